@@ -1,0 +1,38 @@
+"""A delayed queue for Django, on the PostgreSQL that the project already has."""
+
+from delayed_queue.errors import DelayedQueueError, InvalidInput, QueueUnavailable, UndecodablePayload
+from delayed_queue.messages import (
+    BatchEnvelope,
+    DeliveryType,
+    DropOutcome,
+    Envelope,
+    OfferOutcome,
+    QueueStats,
+    ScheduledMessage,
+)
+from delayed_queue.queues import DelayedQueue
+from delayed_queue.retry import Backoff, RetryConfig
+from delayed_queue.serializers import BytesSerializer, JsonSerializer, Serializer, TextSerializer
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Backoff",
+    "BatchEnvelope",
+    "BytesSerializer",
+    "DelayedQueue",
+    "DelayedQueueError",
+    "DeliveryType",
+    "DropOutcome",
+    "Envelope",
+    "InvalidInput",
+    "JsonSerializer",
+    "OfferOutcome",
+    "QueueStats",
+    "QueueUnavailable",
+    "RetryConfig",
+    "ScheduledMessage",
+    "Serializer",
+    "TextSerializer",
+    "UndecodablePayload",
+]

@@ -1,0 +1,87 @@
+"""The one setting, ``DELAYED_QUEUE``: a dict, of which every key has a default.
+
+Read when it is used, never at import, so that ``override_settings`` works. Mistakes are found by ``manage.py check``
+(see checks.py); at run time a bad value raises ImproperlyConfigured.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+SETTING = "DELAYED_QUEUE"
+
+
+@dataclass(frozen=True)
+class Settings:
+    # The alias in DATABASES whose PostgreSQL holds the queue.
+    DATABASE: str = "default"
+    # Seconds between two looks at an idle queue. Due messages do not wait for it: a poller knows when the next one is
+    # due, and is woken for new ones. It bounds the delay where nothing wakes it (PgBouncer, a lost notification).
+    POLL_PERIOD: float = 3.0
+    # Larger payloads are refused: a queue moves references, not files.
+    MAX_PAYLOAD_BYTES: int = 1024 * 1024
+    # Announce messages that are due before the next poll. Off: idle pollers find them within POLL_PERIOD.
+    NOTIFY: bool = True
+    # Prepare the queue's statements on the server, on connections that are not a pooler's (see sessions.py).
+    PREPARE: bool = True
+    # LISTEN for such announcements while waiting. Switch it off behind PgBouncer in transaction mode.
+    LISTEN: bool = True
+
+
+def mistakes(value: Any) -> Iterator[tuple[str, str | None]]:
+    """What is wrong with a DELAYED_QUEUE setting: pairs of a sentence and a hint."""
+    if not isinstance(value, dict):
+        yield f"{SETTING} must be a dict, not {type(value).__name__}.", None
+        return
+    known = {field.name: field for field in fields(Settings)}
+    for name, given in value.items():
+        if name not in known:
+            near = difflib.get_close_matches(str(name).upper(), known, n=1)
+            yield (
+                f"{SETTING} has an unknown key {name!r}.",
+                f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}.",
+            )
+            continue
+        problem = _problem(type(known[name].default), given)
+        if problem:
+            yield f"{SETTING}[{name!r}] must be {problem}, not {given!r}.", None
+
+
+def _problem(kind: type, given: Any) -> str | None:
+    if kind is bool:
+        return None if isinstance(given, bool) else "True or False"
+    if kind is str:
+        return None if isinstance(given, str) and given else "the name of a database"
+    if kind is int:
+        return None if type(given) is int and given > 0 else "a whole number greater than 0"
+    good = isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < float("inf")
+    return None if good else "a number of seconds greater than 0"
+
+
+class _CurrentSettings:
+    """The settings in force as attributes, read on first use and again after ``override_settings``."""
+
+    def __getattr__(self, name: str) -> Any:  # only where __dict__ does not have them yet
+        from django.conf import settings as django_settings
+
+        value = getattr(django_settings, SETTING, {})
+        for sentence, hint in mistakes(value):
+            raise ImproperlyConfigured(f"{sentence} {hint or ''}".strip())
+        self.__dict__.update(asdict(Settings(**value)))
+        if name not in self.__dict__:
+            raise AttributeError(name)
+        return self.__dict__[name]
+
+    def reload(self, *, setting: str, **kwargs: Any) -> None:
+        if setting == SETTING:
+            self.__dict__.clear()
+
+
+settings = _CurrentSettings()
+setting_changed.connect(settings.reload, dispatch_uid="delayed_queue.conf")

@@ -1,0 +1,49 @@
+"""What can go wrong, and which of it passes by itself."""
+
+from __future__ import annotations
+
+import psycopg
+from django.db import Error as DjangoDatabaseError
+from django.db import InterfaceError, OperationalError
+
+# Class 08 (connection) as a whole, and these: serialization failure, deadlock, too many connections, lock not
+# available, and a server that is going down, crashed, or coming up. 57014 (statement timeout or a person's cancel) and
+# 25006 (read-only after a failover) are no accident of the moment: trying again gives the same answer.
+TRANSIENT_SQLSTATES = frozenset({"40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"})
+
+
+class DelayedQueueError(Exception):
+    """The base of the errors of this package."""
+
+
+class InvalidInput(DelayedQueueError, ValueError):
+    """What was given cannot be taken; nothing was sent to the database."""
+
+
+class UndecodablePayload(DelayedQueueError, ValueError):
+    """The bytes of a payload are not what the serializer understands."""
+
+
+class QueueUnavailable(DelayedQueueError):
+    """The database did not answer, however often it was asked. The last error is the cause."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same operation may succeed in a moment."""
+    if not isinstance(error, DjangoDatabaseError):
+        return False
+    sqlstate = getattr(error.__cause__, "sqlstate", None)
+    if sqlstate is None:
+        return is_connection_lost(error)
+    return sqlstate.startswith("08") or sqlstate in TRANSIENT_SQLSTATES
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """A server says why in an SQLSTATE; where there is none, the line was cut or could not be made."""
+    cause = error.__cause__
+    if not isinstance(cause, psycopg.Error):
+        # Django's own InterfaceError("connection already closed")
+        return isinstance(error, InterfaceError)
+    if cause.sqlstate is not None:
+        return cause.sqlstate.startswith("08") or cause.sqlstate.startswith("57P")
+    return isinstance(error, OperationalError | InterfaceError)

@@ -1,0 +1,370 @@
+"""Offer, poll, acknowledge: the operations of the queue, each one statement on Django's connection.
+
+Times go in as aware datetimes or durations and out as milliseconds; payloads are bytes. DelayedQueue and the workers
+stand on this manager, and put values for the bytes and memory for the poller on top.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from operator import attrgetter, itemgetter, methodcaller
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.db import connections, models, router
+
+from delayed_queue import batches, sessions
+from delayed_queue.arrays import integers, texts
+from delayed_queue.clocks import Clock, Duration, duration_ms, from_ms, lease_ms, positive_ms, to_ms
+from delayed_queue.conf import settings
+from delayed_queue.errors import InvalidInput
+from delayed_queue.heads import Start
+from delayed_queue.messages import (
+    BatchEnvelope,
+    DropOutcome,
+    Envelope,
+    Lease,
+    OfferOutcome,
+    QueueStats,
+    ReadEnvelope,
+    ScheduledMessage,
+)
+from delayed_queue.polling import Poller
+from delayed_queue.retry import RetryConfig, retry_after
+from delayed_queue.serializers import BytesSerializer
+from delayed_queue.sql import statements
+from delayed_queue.twins import async_twin
+from delayed_queue.validation import check_key, check_kind, check_max_attempts, check_payload, check_priority
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from delayed_queue.models import DelayedMessage  # noqa: F401  # for the manager's type
+
+
+as_it_is = BytesSerializer()
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+DEFAULT_LEASE = 300.0
+DROP_ALL_CONFIRMATION = "Yes, please, I know what I'm doing!"
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The rows of one poll in the order of delivery, and what it learned on the way."""
+
+    rows: list[tuple[Any, ...]]
+    lock_uuid: str
+    now_us: int
+    next_due_at: int | None
+    buried: int
+    heads: list[int]
+
+
+class DelayedMessageManager(models.Manager["DelayedMessage"]):
+    clock: Clock | None = None
+    retry = RetryConfig()
+    _poll_period: float | None = None
+
+    def configured(
+        self,
+        *,
+        using: str | None = None,
+        clock: Clock | None = None,
+        retry: RetryConfig | None = None,
+        poll_period: float | None = None,
+    ) -> DelayedMessageManager:
+        """This manager on another database, with another clock, other retries, or another time between two polls."""
+        manager = copy.copy(self)
+        manager._db = using or self._db
+        manager.clock = clock or self.clock
+        manager.retry = retry or self.retry
+        manager._poll_period = poll_period or self._poll_period
+        return manager
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        return connections[self._db or router.db_for_write(self.model)]
+
+    @property
+    def poll_period(self) -> float:
+        return self._poll_period or settings.POLL_PERIOD
+
+    # Offering
+
+    def offer_or_update(
+        self,
+        *,
+        kind: str,
+        key: str,
+        payload: bytes,
+        schedule_at: datetime,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        expires_at: datetime | None = None,
+        max_wait: Duration | None = None,
+    ) -> OfferOutcome:
+        outcome, _ = self.offer(True, kind, key, payload, schedule_at, priority, max_attempts, expires_at, max_wait)
+        return outcome
+
+    def offer_if_not_exists(
+        self,
+        *,
+        kind: str,
+        key: str,
+        payload: bytes,
+        schedule_at: datetime,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        expires_at: datetime | None = None,
+        max_wait: Duration | None = None,
+    ) -> OfferOutcome:
+        outcome, _ = self.offer(False, kind, key, payload, schedule_at, priority, max_attempts, expires_at, max_wait)
+        return outcome
+
+    def offer(
+        self,
+        can_update: bool,
+        kind: str,
+        key: str,
+        payload: bytes,
+        schedule_at: datetime,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        expires_at: datetime | None = None,
+        max_wait: Duration | None = None,
+    ) -> tuple[OfferOutcome, int]:
+        """The outcome, and when the message is due in milliseconds: earlier than asked if max_wait says so."""
+        parameters: tuple[Any, ...] = (
+            check_kind(kind),
+            check_key(key),
+            check_payload(payload),
+            to_ms(schedule_at),
+            can_update,
+            self._horizon,
+            None if self.clock is None else self._now,
+        )
+        statement = statements.OFFER
+        if (priority, max_attempts, expires_at, max_wait) != (0, None, None, None):
+            statement = statements.OFFER_WITH_OPTIONS
+            parameters += (
+                check_priority(priority),
+                check_max_attempts(max_attempts),
+                None if expires_at is None else to_ms(expires_at, "expires_at"),
+                None if max_wait is None else positive_ms(max_wait, "max_wait"),
+            )
+        outcome, _, scheduled_at = self._run(_fetchone, statement, parameters)[0].partition(" ")
+        return OfferOutcome[outcome], int(scheduled_at) if scheduled_at else parameters[3]
+
+    def offer_batch(
+        self,
+        messages: Iterable[ScheduledMessage[T]],
+        *,
+        kind: str,
+        dumps: Callable[[T], bytes] = as_it_is.dumps,  # type: ignore[assignment]  # T is bytes then
+    ) -> list[OfferOutcome]:
+        return batches.offer(self, check_kind(kind), messages, dumps)
+
+    # Polling
+
+    def try_poll(self, *, kind: str, lease: Duration = DEFAULT_LEASE) -> Envelope[bytes] | None:
+        return self._poller(kind, lease).try_poll()
+
+    def try_poll_many(self, *, kind: str, limit: int, lease: Duration = DEFAULT_LEASE) -> BatchEnvelope[bytes]:
+        return self._poller(kind, lease).try_poll_many(limit)
+
+    def poll(
+        self, *, kind: str, lease: Duration = DEFAULT_LEASE, timeout: Duration | None = None
+    ) -> Envelope[bytes] | None:
+        return self._poller(kind, lease).poll(timeout)
+
+    async def apoll(
+        self, *, kind: str, lease: Duration = DEFAULT_LEASE, timeout: Duration | None = None
+    ) -> Envelope[bytes] | None:
+        return await self._poller(kind, lease).apoll(timeout)
+
+    def _poller(self, kind: str, lease: Duration) -> Poller[bytes]:
+        return Poller(self, check_kind(kind), as_it_is, lease_ms(lease), source=f"delayed_queue:{kind}")
+
+    def lease(self, kind: str, limit: int, lease_ms: int, start: Start) -> Polled:
+        """The poll as the database does it; see sql/poll.sql. Poller makes envelopes of it."""
+        lock_uuid = str(uuid.uuid4())
+        rows = self._run(
+            _fetchall,
+            statements.POLL,
+            (
+                kind,
+                limit,
+                lease_ms,
+                lock_uuid,
+                self._now,
+                None,
+                start.bounded,
+                start.heads,
+            ),
+        )
+        now_us, next_due_at, buried, *heads = rows.pop()[-1]
+        rows.sort(key=_time_and_id)
+        if len(heads) > 3:
+            rows.sort(key=_priority, reverse=True)  # which keeps the order of equal ones
+        return Polled(rows, lock_uuid, now_us, next_due_at, buried, heads)
+
+    # Settling: each is guarded by the fence, (id, lockUuid)
+
+    def acknowledge(self, envelopes: Sequence[Envelope[Any]]) -> list[int]:
+        """Delete what is still leased to its envelope, and return the ids of that."""
+        held = sorted(
+            (envelope for envelope in envelopes if envelope._lease.lock_uuid is not None),
+            key=attrgetter("_lease.kind", "key"),
+        )
+        if not held:
+            return []
+        parameters = (
+            integers(envelope.id for envelope in held),
+            texts(str(envelope._lease.lock_uuid) for envelope in held),
+        )
+        return self._value(statements.ACK, parameters) or []
+
+    def acknowledge_read(self, envelope: Envelope[Any]) -> bool:
+        parameters = {
+            "id": envelope.id,
+            "created_at": envelope._created_at,
+            "scheduled_at_initially": envelope._scheduled_at_initially,
+            "now": self._now,
+        }
+        return bool(self._run(_rowcount, statements.ACK_READ, parameters))
+
+    def release(self, envelope: Envelope[Any], *, delay: Duration | None = None, error: str | None = None) -> bool:
+        delay_ms = 0 if delay is None else duration_ms(delay, "delay")
+        if delay_ms < 0:
+            raise InvalidInput(f"delay must not be negative, not {delay}.")
+        parameters = {
+            "id": envelope.id,
+            "lock_uuid": envelope.lock_uuid,
+            "delay": lease_ms(delay) if delay_ms and delay else 0,
+            "error": None if error is None else error.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+            "horizon": self._horizon,
+            "now": self._now,
+        }
+        row = self._run(_fetchone, statements.RELEASE, parameters)
+        if row is None:
+            return False
+        priority, scheduled_at, _ = row
+        if envelope._lease.heads is not None:
+            envelope._lease.heads.lower(priority, scheduled_at)
+        return True
+
+    def extend(self, envelope: Envelope[Any], *, lease: Duration | None = None) -> bool:
+        parameters = {
+            "id": envelope.id,
+            "lock_uuid": envelope.lock_uuid,
+            "lease": envelope._lease.ms if lease is None else lease_ms(lease),
+            "now": self._now,
+        }
+        return bool(self._run(_rowcount, statements.EXTEND, parameters))
+
+    def bury(self, *, id: int, lock_uuid: str, reason: str, error: str) -> bool:
+        """Move a leased message to the dead ones."""
+        error = error.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        parameters = {"id": id, "lock_uuid": lock_uuid, "reason": reason, "error": error, "now": self._now}
+        return bool(self._run(_rowcount, statements.BURY, parameters))
+
+    # Looking and dropping
+
+    def drop(self, *, kind: str, key: str) -> DropOutcome:
+        parameters = {"kind": check_kind(kind), "key": check_key(key), "now": self._now}
+        row = self._run(_fetchone, statements.DROP, parameters)
+        if row is None:
+            return DropOutcome.ABSENT
+        return DropOutcome.DROPPED_WHILE_LEASED if row[0] else DropOutcome.DROPPED
+
+    def drop_all(self, confirm: str, *, kind: str) -> int:
+        if confirm != DROP_ALL_CONFIRMATION:
+            raise InvalidInput(
+                f"drop_all deletes every message of the kind. If that is meant, pass {DROP_ALL_CONFIRMATION!r}."
+            )
+        return int(self._run(_rowcount, statements.DROP_ALL, {"kind": check_kind(kind)}))
+
+    def contains(self, *, kind: str, key: str) -> bool:  # type: ignore[override]  # by key, as all operations here
+        return bool(self._value(statements.CONTAINS, (check_key(key), check_kind(kind))))
+
+    def read(
+        self,
+        *,
+        kind: str,
+        key: str,
+        loads: Callable[[bytes], T] = as_it_is.loads,  # type: ignore[assignment]  # T is bytes then
+        source: str | None = None,
+    ) -> ReadEnvelope[T] | None:
+        parameters = {"kind": check_kind(kind), "key": check_key(key), "now": self._now}
+        row = self._run(_fetchone, statements.READ, parameters)
+        if row is None:
+            return None
+        id, payload, attempts, scheduled_at, scheduled_at_initially, created_at, now = row
+        lease = Lease(self, kind, source or f"delayed_queue:{kind}", now * 1000, 0, lock_uuid=None, heads=None)
+        return ReadEnvelope(lease, loads(payload), id, key, attempts, scheduled_at, scheduled_at_initially, created_at)
+
+    def stats(self, *, kind: str) -> QueueStats:
+        parameters = {"kind": check_kind(kind), "now": self._now}
+        scheduled, due, leased, stalled, dead, oldest, soonest = self._run(_fetchone, statements.STATS, parameters)
+        return QueueStats(
+            scheduled=scheduled,
+            due=due,
+            leased=leased,
+            stalled=stalled,
+            dead=dead,
+            oldest_due_at=None if oldest is None else from_ms(oldest),
+            next_due_at=None if soonest is None else from_ms(soonest),
+        )
+
+    aoffer_or_update = async_twin(offer_or_update)
+    aoffer_if_not_exists = async_twin(offer_if_not_exists)
+    aoffer_batch = async_twin(offer_batch)
+    atry_poll = async_twin(try_poll)
+    atry_poll_many = async_twin(try_poll_many)
+    aacknowledge = async_twin(acknowledge)
+    arelease = async_twin(release)
+    aextend = async_twin(extend)
+    adrop = async_twin(drop)
+    adrop_all = async_twin(drop_all)
+    acontains = async_twin(contains)  # type: ignore[arg-type]
+    aread = async_twin(read)
+    astats = async_twin(stats)
+
+    # The way to the database
+
+    @property
+    def _now(self) -> int | None:
+        """The injected clock; None stands for the database's."""
+        return None if self.clock is None else to_ms(self.clock(), "The clock's time")
+
+    @property
+    def _horizon(self) -> int | None:
+        """How soon a message must be due to be announced: before the next poll would see it."""
+        return int((self._poll_period or settings.POLL_PERIOD) * 1000) if settings.NOTIFY else None
+
+    def _value(self, statement: str, parameters: Any) -> Any:
+        return self._run(_fetchone, statement, parameters)[0]
+
+    def _run(self, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
+        connection = self.connection
+        try:
+            return sessions.run(connection, fetch, statement, parameters)
+        except Exception as error:
+            again = partial(sessions.run, connection, fetch, statement, parameters)
+            return retry_after(error, connection, self.retry, again)
+
+
+# Of a row of sql/poll.sql
+_priority = itemgetter(3)
+_time_and_id = itemgetter(5, 0)
+
+_fetchone = methodcaller("fetchone")
+_fetchall = methodcaller("fetchall")
+_rowcount = attrgetter("rowcount")
