@@ -2,7 +2,8 @@
 
 The synchronous bell listens on Django's own connection and stops listening before it gives it back; the asynchronous
 one opens a connection of its own, because Django's belongs to a thread. Where nothing can be heard (the setting LISTEN
-is off, or a transaction is open, in which LISTEN has no effect yet) both just wait.
+is off, or a transaction is open, in which LISTEN has no effect yet) both just wait; so they do behind a pooler, where
+LISTEN would stay behind in a session that is another client's next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from django.db import Error as DjangoDatabaseError
 
+from delayed_queue import sessions
 from delayed_queue.conf import settings
+from delayed_queue.errors import is_transient
 from delayed_queue.retry import in_transaction
 
 if TYPE_CHECKING:
@@ -38,8 +41,15 @@ class Bell:
         """True if it listens from now on; the caller then looks once more before it waits."""
         if not settings.LISTEN or in_transaction(self._connection) or self._is_listening():
             return False
-        with self._connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
+        try:
+            if not sessions.is_direct(self._connection):
+                return False
+            with self._connection.cursor() as cursor:
+                cursor.execute(f"LISTEN {CHANNEL}")
+        except DjangoDatabaseError as error:
+            if not is_transient(error):
+                raise
+            return False  # the next look will find out, and try again
         self._listening = self._connection.connection
         return True
 
@@ -78,18 +88,25 @@ class AsyncBell:
         self._django_connection = connection
         self._kind = kind
         self._line: psycopg.AsyncConnection[Any] | None = None
+        self._is_pooled = False
 
     async def start_listening(self) -> bool:
-        if not settings.LISTEN or (self._line is not None and not self._line.broken):
+        if not settings.LISTEN or self._is_pooled or (self._line is not None and not self._line.broken):
             return False
         parameters = self._django_connection.get_connection_params()
         parameters.pop("cursor_factory", None)
+        self._line = None  # a broken one would end each wait at once, for as long as there is no other
         try:
             self._line = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
-            await self._line.execute(f"LISTEN {CHANNEL}")
+            answering = await (await self._line.execute("SELECT pg_backend_pid()")).fetchone()
+            self._is_pooled = answering != (self._line.info.backend_pid,)
+            if not self._is_pooled:
+                await self._line.execute(f"LISTEN {CHANNEL}")
+                return True
         except psycopg.Error:
-            return False  # without it, the poll period has to do
-        return True
+            pass  # without it, the poll period has to do
+        await self._hang_up()
+        return False
 
     async def wait(self, seconds: float) -> None:
         if self._line is None:
@@ -108,8 +125,12 @@ class AsyncBell:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
         if self._line is not None:
             await self._line.close()
+            self._line = None
 
 
 def _rang_for(kind: str, notifies: Iterable[psycopg.Notify]) -> bool:

@@ -252,13 +252,7 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
             "horizon": self._horizon,
             "now": self._now,
         }
-        row = self._run(_fetchone, statements.RELEASE, parameters)
-        if row is None:
-            return False
-        priority, scheduled_at, _ = row
-        if envelope._lease.heads is not None:
-            envelope._lease.heads.lower(priority, scheduled_at)
-        return True
+        return self._moved(envelope, self._run(_fetchone, statements.RELEASE, parameters))
 
     def extend(self, envelope: Envelope[Any], *, lease: Duration | None = None) -> bool:
         parameters = {
@@ -267,7 +261,16 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
             "lease": envelope._lease.ms if lease is None else lease_ms(lease),
             "now": self._now,
         }
-        return bool(self._run(_rowcount, statements.EXTEND, parameters))
+        return self._moved(envelope, self._run(_fetchone, statements.EXTEND, parameters))
+
+    def _moved(self, envelope: Envelope[Any], row: tuple[Any, ...] | None) -> bool:
+        """Its poller must not look for the message after where it is now."""
+        if row is None:
+            return False
+        priority, scheduled_at, *_ = row
+        if envelope._lease.heads is not None:
+            envelope._lease.heads.lower(priority, scheduled_at)
+        return True
 
     def bury(self, *, id: int, lock_uuid: str, reason: str, error: str) -> bool:
         """Move a leased message to the dead ones."""

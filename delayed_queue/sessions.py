@@ -6,8 +6,8 @@ prepared, of which the commit is about 100. The statements go through Django's C
 logging, its wrappers and its errors are what people are used to.
 
 Prepared statements live in a session, and behind a pooler in transaction mode the next transaction may be in
-another one. A pooler is recognised: the backend that answers is not the one that greeted us. One that is asked only
-seldom, as by a web request with a connection of its own, is not asked for more than the statement itself.
+another one. A pooler is recognised: the backend that answers is not the one that greeted us. A connection that is used
+only seldom, as by a web request with one of its own, is not asked for more than the statement itself.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ USES_BEFORE_PREPARING = 5
 def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
     """Execute the statement and fetch from its cursor."""
     connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    session: _Session | None = connection.__dict__.get("_delayed_queue_session")
-    if session is None or session.connection is not connection.connection:
-        session = _Session(connection)
-        connection._delayed_queue_session = session  # type: ignore[attr-defined]
+    session = _session(connection)
     cursor = connection.make_debug_cursor(session.cursor) if connection.queries_logged else session.wrapped_cursor
     if session.is_ours or (session.is_ours is None and session.decide()):
         # Only for this statement: what else runs on the connection is Django's to decide.
@@ -48,10 +44,24 @@ def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: s
     return fetch(session.cursor)
 
 
+def is_direct(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the next transaction is in the same session, so that something can be left in it: no pooler between."""
+    return _session(connection).is_direct()
+
+
+def _session(connection: BaseDatabaseWrapper) -> _Session:
+    connection.ensure_connection()
+    session: _Session | None = connection.__dict__.get("_delayed_queue_session")
+    if session is None or session.connection is not connection.connection:
+        session = _Session(connection)
+        connection._delayed_queue_session = session  # type: ignore[attr-defined]
+    return session
+
+
 class _Session:
     """One connection to the server, with a cursor that is kept, because making one costs as much as using it."""
 
-    __slots__ = ("_uses", "connection", "cursor", "is_ours", "wrapped_cursor")
+    __slots__ = ("_django_errors", "_is_direct", "_uses", "connection", "cursor", "is_ours", "wrapped_cursor")
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.connection: psycopg.Connection[Any] = connection.connection
@@ -59,6 +69,8 @@ class _Session:
         self.cursor = cursor
         self.wrapped_cursor = connection.make_cursor(cursor)
         self._uses = 0
+        self._is_direct: bool | None = None
+        self._django_errors = connection.wrap_database_errors
         # None: not known yet. A connection for which the project has set a threshold prepares by that.
         self.is_ours: bool | None = None if self.connection.prepare_threshold is None else False
 
@@ -66,9 +78,13 @@ class _Session:
         self._uses += 1
         if self._uses <= USES_BEFORE_PREPARING:
             return False
-        self.is_ours = settings.PREPARE and self._backend_is_the_one_connected_to()
+        self.is_ours = settings.PREPARE and self.is_direct()
         return self.is_ours
 
-    def _backend_is_the_one_connected_to(self) -> bool:
-        answering = self.connection.execute("SELECT pg_backend_pid()").fetchone()
-        return answering is not None and answering[0] == self.connection.info.backend_pid
+    def is_direct(self) -> bool:
+        if self._is_direct is None:
+            # A lost connection is found here as it is by any other statement, but this one is not in anyone's count.
+            with self._django_errors:
+                self.cursor.execute("SELECT pg_backend_pid()")
+            self._is_direct = self.cursor.fetchone() == (self.connection.info.backend_pid,)
+        return self._is_direct

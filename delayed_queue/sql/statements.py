@@ -116,6 +116,7 @@ EXTEND = f"""
     UPDATE delayed_queue
     SET "scheduledAt" = greatest({NOW} + %(lease)s::bigint, "scheduledAtInitially" + 1)
     WHERE id = %(id)s AND "lockUuid" = %(lock_uuid)s
+    RETURNING priority, "scheduledAt"
 """
 
 BURY = f"""
