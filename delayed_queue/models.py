@@ -35,6 +35,7 @@ class DelayedMessage(models.Model):
 
     class Meta:
         db_table = "delayed_queue"
+        required_db_vendor = "postgresql"
         verbose_name = _("message")
         verbose_name_plural = _("messages")
         # The key leads: it tells two messages apart at the first comparison, where kinds are long and mostly equal.
@@ -81,6 +82,7 @@ class DeadMessage(models.Model):
 
     class Meta:
         db_table = "delayed_queue_dead"
+        required_db_vendor = "postgresql"
         verbose_name = _("dead message")
         verbose_name_plural = _("dead messages")
         indexes: ClassVar = [models.Index(fields=["kind", "died_at"], name="delayed_queue_dead_kind")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,14 @@ def test_the_unique_index_is_a_plain_one_on_the_key_and_the_kind() -> None:
 
 
 @pytest.mark.django_db
+def test_the_table_is_vacuumed_before_a_fifth_of_it_is_dead() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT reloptions FROM pg_class WHERE oid = 'delayed_queue'::regclass")
+        ((options,),) = cursor.fetchall()
+    assert sorted(options) == ["autovacuum_vacuum_scale_factor=0.01", "autovacuum_vacuum_threshold=1000"]
+
+
+@pytest.mark.django_db
 def test_names_fit_into_thirty_characters() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
@@ -110,6 +120,22 @@ def test_the_migrations_can_be_reversed_and_leave_nothing() -> None:
             assert cursor.fetchall() == []
     finally:
         call_command("migrate", "delayed_queue", verbosity=0)
+
+
+def test_other_databases_of_a_project_are_left_alone(tmp_path: Path) -> None:
+    databases = {"sqlite": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db.sqlite3")}}
+    program = f"""
+import django
+from django.conf import settings
+settings.configure(DATABASES={databases | {"default": {}}!r}, INSTALLED_APPS=["delayed_queue"])
+django.setup()
+from django.core.management import call_command
+from django.db import connections
+call_command("migrate", "delayed_queue", database="sqlite", verbosity=0, skip_checks=True)
+print(connections["sqlite"].introspection.table_names())
+"""
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "['django_migrations']"
 
 
 @pytest.mark.django_db

@@ -10,7 +10,7 @@ from delayed_queue.sql import FUNCTIONS, function_source
 
 
 class RunPostgreSQL(RunSQL):
-    """RunSQL that leaves other databases alone, for projects that also migrate one, for example for their tests."""
+    """RunSQL that leaves other databases of a project alone, as ``required_db_vendor`` does for models."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         if schema_editor.connection.vendor == "postgresql":
