@@ -30,7 +30,7 @@ class Settings:
     NOTIFY: bool = True
     # Prepare the queue's statements on the server, on connections that are not a pooler's (see sessions.py).
     PREPARE: bool = True
-    # LISTEN for such announcements while waiting. Switch it off behind PgBouncer in transaction mode.
+    # LISTEN for such announcements while waiting, on connections that are not a pooler's.
     LISTEN: bool = True
 
 

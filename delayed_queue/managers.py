@@ -7,6 +7,7 @@ stand on this manager, and put values for the bytes and memory for the poller on
 from __future__ import annotations
 
 import copy
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -195,8 +196,8 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
     def lease(self, kind: str, limit: int, lease_ms: int, start: Start) -> Polled:
         """The poll as the database does it; see sql/poll.sql. Poller makes envelopes of it."""
         lock_uuid = str(uuid.uuid4())
-        rows = self._run(
-            _fetchall,
+        rows = self._retrying(
+            sessions.rows,
             statements.POLL,
             (
                 kind,
@@ -356,12 +357,16 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
         return self._run(_fetchone, statement, parameters)[0]
 
     def _run(self, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
+        result: R = self._retrying(sessions.run, fetch, statement, parameters)
+        return result
+
+    def _retrying(self, run: Callable[..., R], *arguments: Any) -> R:
         connection = self.connection
+        started = time.monotonic()
         try:
-            return sessions.run(connection, fetch, statement, parameters)
+            return run(connection, *arguments)
         except Exception as error:
-            again = partial(sessions.run, connection, fetch, statement, parameters)
-            return retry_after(error, connection, self.retry, again)
+            return retry_after(error, started, connection, self.retry, partial(run, connection, *arguments))
 
 
 # Of a row of sql/poll.sql
@@ -369,5 +374,4 @@ _priority = itemgetter(3)
 _time_and_id = itemgetter(5, 0)
 
 _fetchone = methodcaller("fetchone")
-_fetchall = methodcaller("fetchall")
 _rowcount = attrgetter("rowcount")

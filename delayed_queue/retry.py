@@ -61,23 +61,28 @@ class RetryConfig:
 
 def with_retries(connection: BaseDatabaseWrapper, config: RetryConfig, operation: Callable[[], R]) -> R:
     """Run the operation, again and again while it fails for the moment."""
+    started = time.monotonic()
     try:
         return operation()
     except Exception as error:
-        return retry_after(error, connection, config, operation)
+        return retry_after(error, started, connection, config, operation)
 
 
 def retry_after(
-    error: Exception, connection: BaseDatabaseWrapper, config: RetryConfig, operation: Callable[[], R]
+    error: Exception,
+    started: float,
+    connection: BaseDatabaseWrapper,
+    config: RetryConfig,
+    operation: Callable[[], R],
 ) -> R:
-    """Run the operation again after this error, unless that is for good.
+    """Run an operation that began at the monotonic time ``started`` again after this error, unless that is for good.
 
     Inside the caller's transaction it is: a failure there has undone what the caller did before, and only the caller
     can do that again.
     """
     if in_transaction(connection) or not is_transient(error):
         raise error
-    deadline = time.monotonic() + duration_ms(config.total, "total") / 1000
+    deadline = started + duration_ms(config.total, "total") / 1000
     for failures in range(1, config.retries + 1):
         _discard_if_lost(connection, error)
         delay = config.backoff.seconds(failures)

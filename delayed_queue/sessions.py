@@ -12,6 +12,7 @@ only seldom, as by a web request with one of its own, is not asked for more than
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -44,6 +45,13 @@ def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: s
     return fetch(session.cursor)
 
 
+def rows(connection: BaseDatabaseWrapper, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
+    """Execute a statement that may return much, which the kept cursor would hold on to until it is used again."""
+    found: list[tuple[Any, ...]] = run(connection, methodcaller("fetchall"), statement, parameters)
+    _session(connection).renew_cursor()
+    return found
+
+
 def is_direct(connection: BaseDatabaseWrapper) -> bool:
     """Whether the next transaction is in the same session, so that something can be left in it: no pooler between."""
     return _session(connection).is_direct()
@@ -61,18 +69,20 @@ def _session(connection: BaseDatabaseWrapper) -> _Session:
 class _Session:
     """One connection to the server, with a cursor that is kept, because making one costs as much as using it."""
 
-    __slots__ = ("_django_errors", "_is_direct", "_uses", "connection", "cursor", "is_ours", "wrapped_cursor")
-
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.connection: psycopg.Connection[Any] = connection.connection
-        cursor: Any = psycopg.Cursor(self.connection)
-        self.cursor = cursor
-        self.wrapped_cursor = connection.make_cursor(cursor)
+        self._make_cursor = connection.make_cursor
+        self.renew_cursor()
         self._uses = 0
         self._is_direct: bool | None = None
         self._django_errors = connection.wrap_database_errors
         # None: not known yet. A connection for which the project has set a threshold prepares by that.
         self.is_ours: bool | None = None if self.connection.prepare_threshold is None else False
+
+    def renew_cursor(self) -> None:
+        cursor: Any = psycopg.Cursor(self.connection)
+        self.cursor = cursor
+        self.wrapped_cursor = self._make_cursor(cursor)
 
     def decide(self) -> bool:
         self._uses += 1
