@@ -15,6 +15,7 @@ demo: $(READY)  ## See the queue at work on an embedded PostgreSQL
 	@$(BIN)/python manage.py demo
 
 test: $(READY)  ## Run the tests on all cores
+	@.ci/system-packages
 	$(BIN)/python -m pytest -n auto
 
 test-all: $(READY)  ## Run the tests on every supported pair of Python and Django that is here
