@@ -39,6 +39,7 @@ bench: $(READY)  ## Measure against raw psycopg on the same server
 	$(BIN)/python -m tests.benchmarks
 
 clean:  ## Remove what these targets made, the embedded database included
+	[ ! -L .postgres/elsewhere ] || rm -rf "$$(readlink .postgres/elsewhere)"
 	rm -rf $(VENV) .postgres .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

