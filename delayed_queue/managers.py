@@ -196,8 +196,8 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
     def lease(self, kind: str, limit: int, lease_ms: int, start: Start) -> Polled:
         """The poll as the database does it; see sql/poll.sql. Poller makes envelopes of it."""
         lock_uuid = str(uuid.uuid4())
-        rows = self._retrying(
-            sessions.rows,
+        rows = self._run(
+            _fetchall,
             statements.POLL,
             (
                 kind,
@@ -209,6 +209,7 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
                 start.bounded,
                 start.heads,
             ),
+            sessions.run_for_many,
         )
         now_us, next_due_at, buried, *heads = rows.pop()[-1]
         rows.sort(key=_time_and_id)
@@ -356,17 +357,16 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
     def _value(self, statement: str, parameters: Any) -> Any:
         return self._run(_fetchone, statement, parameters)[0]
 
-    def _run(self, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
-        result: R = self._retrying(sessions.run, fetch, statement, parameters)
-        return result
-
-    def _retrying(self, run: Callable[..., R], *arguments: Any) -> R:
+    def _run(
+        self, fetch: Callable[[Any], R], statement: str, parameters: Any, run: Callable[..., R] = sessions.run
+    ) -> R:
         connection = self.connection
         started = time.monotonic()
         try:
-            return run(connection, *arguments)
+            return run(connection, fetch, statement, parameters)
         except Exception as error:
-            return retry_after(error, started, connection, self.retry, partial(run, connection, *arguments))
+            again = partial(run, connection, fetch, statement, parameters)
+            return retry_after(error, started, connection, self.retry, again)
 
 
 # Of a row of sql/poll.sql
@@ -374,4 +374,5 @@ _priority = itemgetter(3)
 _time_and_id = itemgetter(5, 0)
 
 _fetchone = methodcaller("fetchone")
+_fetchall = methodcaller("fetchall")
 _rowcount = attrgetter("rowcount")

@@ -12,7 +12,7 @@ only seldom, as by a web request with one of its own, is not asked for more than
 
 from __future__ import annotations
 
-from operator import methodcaller
+import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -45,9 +45,9 @@ def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: s
     return fetch(session.cursor)
 
 
-def rows(connection: BaseDatabaseWrapper, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
-    """Execute a statement that may return much, which the kept cursor would hold on to until it is used again."""
-    found: list[tuple[Any, ...]] = run(connection, methodcaller("fetchall"), statement, parameters)
+def run_for_many(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
+    """As run(), for what may return much: the kept cursor would hold on to it until it is used again."""
+    found = run(connection, fetch, statement, parameters)
     _session(connection).renew_cursor()
     return found
 
@@ -58,7 +58,8 @@ def is_direct(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _session(connection: BaseDatabaseWrapper) -> _Session:
-    connection.ensure_connection()
+    if connection.connection is None or asyncio._get_running_loop() is not None:
+        connection.ensure_connection()  # which refuses to work in an event loop
     session: _Session | None = connection.__dict__.get("_delayed_queue_session")
     if session is None or session.connection is not connection.connection:
         session = _Session(connection)
@@ -81,6 +82,7 @@ class _Session:
 
     def renew_cursor(self) -> None:
         cursor: Any = psycopg.Cursor(self.connection)
+        cursor.format = psycopg.pq.Format.BINARY  # numbers and payloads need not become text and numbers again
         self.cursor = cursor
         self.wrapped_cursor = self._make_cursor(cursor)
 
