@@ -45,7 +45,8 @@ def duration_ms(duration: Duration, what: str) -> int:
     if not math.isfinite(duration):
         raise InvalidInput(f"{what} must be finite, not {duration}.")
     ms = math.floor(duration * 1000)
-    if abs(ms) > LARGEST_BIGINT:
+    # Durations are added to a clock, and the sum must still be a bigint: half the range leaves room for any clock.
+    if abs(ms) > LARGEST_BIGINT // 2:
         raise InvalidInput(f"{what} of {duration} seconds leaves the range of a bigint of milliseconds.")
     return ms
 
@@ -54,12 +55,4 @@ def positive_ms(duration: Duration, what: str) -> int:
     ms = duration_ms(duration, what)
     if ms <= 0:
         raise InvalidInput(f"{what} must be at least one millisecond, not {duration}.")
-    return ms
-
-
-def lease_ms(duration: Duration) -> int:
-    """A lease is added to the clock, and the sum must still be a bigint: 2**62 leaves room for any clock."""
-    ms = positive_ms(duration, "lease")
-    if ms > LARGEST_BIGINT // 2:
-        raise InvalidInput("The end of this lease leaves the range of a bigint of milliseconds.")
     return ms

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -60,6 +61,8 @@ def _problem(kind: type, given: Any) -> str | None:
         return None if isinstance(given, str) and given else "the name of a database"
     if kind is int:
         return None if type(given) is int and given > 0 else "a whole number greater than 0"
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
     good = isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < float("inf")
     return None if good else "a number of seconds greater than 0"
 
@@ -73,7 +76,8 @@ class _CurrentSettings:
         value = getattr(django_settings, SETTING, {})
         for sentence, hint in mistakes(value):
             raise ImproperlyConfigured(f"{sentence} {hint or ''}".strip())
-        self.__dict__.update(asdict(Settings(**value)))
+        for key, given in asdict(Settings(**value)).items():
+            self.__dict__[key] = given.total_seconds() if isinstance(given, timedelta) else given
         if name not in self.__dict__:
             raise AttributeError(name)
         return self.__dict__[name]

@@ -28,14 +28,22 @@ class QueueUnavailable(DelayedQueueError):
     """The database did not answer, however often it was asked. The last error is the cause."""
 
 
+LONGEST_ERROR_TEXT = 10_000
+
+
+def error_text(error: object) -> str:
+    """What is stored of an error: text that PostgreSQL can keep, and of a long one its end, which tells most."""
+    if isinstance(error, BaseException) and not isinstance(error, UndecodablePayload):
+        error = f"{type(error).__qualname__}: {error}"
+    text = str(error).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return text if len(text) <= LONGEST_ERROR_TEXT else "…" + text[-LONGEST_ERROR_TEXT:]
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether the same operation may succeed in a moment."""
     if not isinstance(error, DjangoDatabaseError):
         return False
-    sqlstate = getattr(error.__cause__, "sqlstate", None)
-    if sqlstate is None:
-        return is_connection_lost(error)
-    return sqlstate.startswith("08") or sqlstate in TRANSIENT_SQLSTATES
+    return is_connection_lost(error) or getattr(error.__cause__, "sqlstate", None) in TRANSIENT_SQLSTATES
 
 
 def is_connection_lost(error: BaseException) -> bool:

@@ -156,10 +156,15 @@ class Envelope(Generic[T]):
         self._settled = True
         return bool(self._lease.messages.acknowledge([self]))
 
-    def release(self, delay: Duration | None = None, error: str | None = None) -> bool:
+    def release(self, delay: Duration | None = None, error: object = None) -> bool:
         """Give the message back, to be delivered again after the delay (None: at once)."""
         self._settled = True
         return self._lease.messages.release(self, delay=delay, error=error)
+
+    def give_back(self) -> bool:
+        """Release the message at once, as if it had not been polled: no attempt is spent."""
+        self._settled = True
+        return self._lease.messages.release(self, refund=True)
 
     def extend(self, lease: Duration | None = None) -> bool:
         """Hold the message for the lease's time from now on (None: as long as it was polled for)."""
@@ -168,7 +173,7 @@ class Envelope(Generic[T]):
     async def aacknowledge(self) -> bool:
         return await in_thread(self.acknowledge)
 
-    async def arelease(self, delay: Duration | None = None, error: str | None = None) -> bool:
+    async def arelease(self, delay: Duration | None = None, error: object = None) -> bool:
         return await in_thread(self.release, delay, error)
 
     async def aextend(self, lease: Duration | None = None) -> bool:
@@ -180,19 +185,31 @@ class Envelope(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._settled:
-            return
-        if error is None:
-            if not self.acknowledge():
-                logger.warning(
-                    "The lease of %s was lost before its handling ended; it was or will be delivered again",
-                    self.key,
-                    extra={"key": self.key, "kind": self.kind, "attempt": self.attempt},
-                )
-        elif isinstance(error, Exception):
-            self.release(Backoff().seconds(self.attempt), error=f"{type(error).__qualname__}: {error}")
-        else:  # the process is told to stop; that is not the message's fault
-            self.release()
+        if error is not None:
+            self._release_after(error)
+        elif not self._settled and not self.acknowledge():
+            logger.warning(
+                "The lease of %s was lost before its handling ended; it was or will be delivered again",
+                self.key,
+                extra={"key": self.key, "kind": self.kind, "attempt": self.attempt},
+            )
+
+    def _release_after(self, error: BaseException) -> None:
+        """Also if it was settled inside: in a transaction that the error rolled back it was not, else the fence holds.
+
+        What goes wrong here is told, but the caller's error is the one to see.
+        """
+        try:
+            if isinstance(error, Exception):
+                self.release(Backoff().seconds(self.attempt), error=error)
+            else:  # the process is told to stop; that is not the message's fault
+                self.give_back()
+        except Exception:
+            logger.exception(
+                "%s could not be released and will be delivered when its lease is over",
+                self.key,
+                extra={"key": self.key, "kind": self.kind, "attempt": self.attempt},
+            )
 
     async def __aenter__(self) -> Envelope[T]:
         return self
@@ -215,7 +232,10 @@ class ReadEnvelope(Envelope[T]):
         self._settled = True
         return self._lease.messages.acknowledge_read(self)
 
-    def release(self, delay: Duration | None = None, error: str | None = None) -> bool:
+    def release(self, delay: Duration | None = None, error: object = None) -> bool:
+        return False
+
+    def give_back(self) -> bool:
         return False
 
     def extend(self, lease: Duration | None = None) -> bool:

@@ -11,15 +11,19 @@ from asgiref.sync import sync_to_async
 
 from delayed_queue.bells import AsyncBell, Bell
 from delayed_queue.clocks import Duration, duration_ms
-from delayed_queue.errors import UndecodablePayload
+from delayed_queue.errors import InvalidInput, error_text
 from delayed_queue.heads import Heads
 from delayed_queue.messages import BatchEnvelope, Envelope, Lease
+from delayed_queue.retry import in_transaction
 from delayed_queue.serializers import Serializer
+from delayed_queue.twins import in_thread
 
 if TYPE_CHECKING:
     from delayed_queue.managers import DelayedMessageManager, Polled
 
 T = TypeVar("T")
+LARGEST_LIMIT = 2**31 - 1
+SHORTEST_WAIT_FOR_AN_INJECTED_CLOCK = 0.01
 logger = logging.getLogger("delayed_queue")
 
 
@@ -84,19 +88,25 @@ class Poller(Generic[T]):
         except asyncio.CancelledError:
             envelopes, _ = await taking
             for envelope in envelopes:
-                await envelope.arelease()
+                await in_thread(envelope.give_back)
             raise
 
     def _take(self, limit: int) -> tuple[list[Envelope[T]], float]:
         """Up to ``limit`` envelopes, and the monotonic time at which to look again."""
+        if type(limit) is not int:
+            raise InvalidInput(f"limit must be a whole number, not {limit!r}.")
         envelopes: list[Envelope[T]] = []
         wake_at = 0.0
         while len(envelopes) < limit:
-            asked = limit - len(envelopes)
+            asked = min(limit - len(envelopes), LARGEST_LIMIT)
             started = time.monotonic()
-            start = self.heads.start_poll(self.messages.poll_period)
-            polled = self.messages.lease(self.kind, asked, self.lease_ms, start)
-            self.heads.end_poll(start, polled.heads)
+            try:
+                polled = self._lease(asked)
+            except Exception:
+                if not envelopes:
+                    raise
+                logger.exception("A poll of %s failed; what it has leased so far is delivered", self.kind)
+                break
             envelopes += self._open(polled)
             if polled.buried:
                 logger.warning(
@@ -111,11 +121,24 @@ class Poller(Generic[T]):
                 break
         return envelopes, wake_at
 
+    def _lease(self, limit: int) -> Polled:
+        start = self.heads.start_poll(self.messages.poll_period)
+        heads = None
+        try:
+            polled = self.messages.lease(self.kind, limit, self.lease_ms, start)
+            if not in_transaction(self.messages.connection):  # else it may be rolled back, and all is where it was
+                heads = polled.heads
+            return polled
+        finally:
+            self.heads.end_poll(start, heads)
+
     def _seconds_to_next(self, polled: Polled) -> float:
         period = self.messages.poll_period
         if polled.next_due_at is None:
             return period
-        return min(period, max(0.0, (polled.next_due_at * 1000 - polled.now_us) / 1_000_000))
+        # An injected clock need not move while we wait for it; the database's does.
+        shortest = 0.0 if self.messages.clock is None else SHORTEST_WAIT_FOR_AN_INJECTED_CLOCK
+        return min(period, max(shortest, (polled.next_due_at * 1000 - polled.now_us) / 1_000_000))
 
     def _open(self, polled: Polled) -> list[Envelope[T]]:
         """The lease is committed by now, so that one payload that cannot be read keeps nobody waiting (R10)."""
@@ -132,17 +155,19 @@ class Poller(Generic[T]):
         return envelopes
 
     def _bury(self, id: int, key: str, lock_uuid: str, error: Exception) -> None:
-        reason = str(error) if isinstance(error, UndecodablePayload) else f"{type(error).__qualname__}: {error}"
-        self.messages.bury(id=id, lock_uuid=lock_uuid, reason="undecodable", error=reason)
-        logger.error(
-            "The payload of %s cannot be decoded; it is among the dead messages now: %s",
-            key,
-            reason,
-            extra={"key": key, "kind": self.kind},
-        )
+        reason = error_text(error)
+        told = {"key": key, "kind": self.kind}
+        try:
+            self.messages.bury(id=id, lock_uuid=lock_uuid, reason="undecodable", error=reason)
+        except Exception:  # those around it are delivered all the same
+            logger.exception("%s cannot be decoded, and could not be moved to the dead messages", key, extra=told)
+        else:
+            logger.error(
+                "The payload of %s cannot be decoded; it is among the dead messages now: %s", key, reason, extra=told
+            )
 
 
 def _deadline(timeout: Duration | None) -> float:
-    if timeout is None:
+    if timeout is None or timeout == float("inf"):
         return float("inf")
     return time.monotonic() + duration_ms(timeout, "timeout") / 1000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from delayed_queue.clocks import Clock, Duration, lease_ms, positive_ms
+from delayed_queue.clocks import Clock, Duration, positive_ms
 from delayed_queue.conf import settings
 from delayed_queue.heads import Heads
 from delayed_queue.kinds import queue_kind
@@ -20,7 +20,7 @@ from delayed_queue.messages import (
     ScheduledMessage,
 )
 from delayed_queue.polling import Poller
-from delayed_queue.retry import RetryConfig, in_transaction
+from delayed_queue.retry import RetryConfig
 from delayed_queue.serializers import Serializer, TextSerializer
 from delayed_queue.twins import async_twin
 from delayed_queue.validation import check_kind, check_queue_name
@@ -53,7 +53,7 @@ class DelayedQueue(Generic[T]):
         self.serializer: Serializer[Any] = TextSerializer() if serializer is None else serializer
         self.kind = queue_kind(name, self.serializer.type_name)
         self._using = using
-        self._lease_ms = lease_ms(acquire_timeout)
+        self._lease_ms = positive_ms(acquire_timeout, "lease")
         self._poll_period = None if poll_period is None else positive_ms(poll_period, "poll_period") / 1000
         self._retry = retry
         self._clock = clock
@@ -90,7 +90,7 @@ class DelayedQueue(Generic[T]):
             priority, max_attempts, expires_at, max_wait,
         )  # fmt: skip
         if self._heads.in_use:
-            self._now_and_at_commit(lambda: self._heads.lower(priority, scheduled_at))
+            self._messages().now_and_at_commit(lambda: self._heads.lower(priority, scheduled_at))
         return outcome
 
     def offer_if_not_exists(
@@ -110,14 +110,14 @@ class DelayedQueue(Generic[T]):
             priority, max_attempts, expires_at, max_wait,
         )  # fmt: skip
         if self._heads.in_use:
-            self._now_and_at_commit(lambda: self._heads.lower(priority, scheduled_at))
+            self._messages().now_and_at_commit(lambda: self._heads.lower(priority, scheduled_at))
         return outcome
 
     def offer_batch(self, messages: Iterable[ScheduledMessage[T]]) -> list[OfferOutcome]:
         """Schedule any number of messages in one transaction; the outcomes are in the order of the messages."""
         outcomes = self._messages().offer_batch(messages, kind=self.kind, dumps=self.serializer.dumps)
         if self._heads.in_use:
-            self._now_and_at_commit(self._heads.forget)
+            self._messages().now_and_at_commit(self._heads.forget)
         return outcomes
 
     def try_poll(self) -> Envelope[T] | None:
@@ -181,10 +181,3 @@ class DelayedQueue(Generic[T]):
     @cached_property
     def _poller(self) -> Poller[T]:
         return Poller(self._messages(), self.kind, self.serializer, self._lease_ms, self.source, self._heads)
-
-    def _now_and_at_commit(self, lower_heads: Callable[[], None]) -> None:
-        """The poller's heads must not stand past what was just put in, nor past what the caller's commit will show."""
-        lower_heads()
-        connection = self._messages().connection
-        if in_transaction(connection):
-            connection.on_commit(lower_heads)

@@ -16,8 +16,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from django.db import Error as DjangoDatabaseError
 
 from delayed_queue.conf import settings
+from delayed_queue.sql.statements import PREPARED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,23 +28,25 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 USES_BEFORE_PREPARING = 5
+PREPARED_STATEMENT_IS_GONE = "26000"
 
 
 def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
     """Execute the statement and fetch from its cursor."""
     connection.close_if_health_check_failed()
     session = _session(connection)
+    if session.is_busy:  # an execute_wrapper, or a signal handler, has work of its own
+        session = _Session(connection)
     cursor = connection.make_debug_cursor(session.cursor) if connection.queries_logged else session.wrapped_cursor
-    if session.is_ours or (session.is_ours is None and session.decide()):
-        # Only for this statement: what else runs on the connection is Django's to decide.
-        session.connection.prepare_threshold = 0
-        try:
+    session.is_busy = True
+    try:
+        if statement in PREPARED and (session.is_ours or (session.is_ours is None and session.decide())):
+            session.execute_prepared(cursor, statement, parameters)
+        else:
             cursor.execute(statement, parameters)
-        finally:
-            session.connection.prepare_threshold = None
-    else:
-        cursor.execute(statement, parameters)
-    return fetch(session.cursor)
+        return fetch(session.cursor)
+    finally:
+        session.is_busy = False
 
 
 def run_for_many(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
@@ -74,6 +78,7 @@ class _Session:
         self.connection: psycopg.Connection[Any] = connection.connection
         self._make_cursor = connection.make_cursor
         self.renew_cursor()
+        self.is_busy = False
         self._uses = 0
         self._is_direct: bool | None = None
         self._django_errors = connection.wrap_database_errors
@@ -85,6 +90,23 @@ class _Session:
         cursor.format = psycopg.pq.Format.BINARY  # numbers and payloads need not become text and numbers again
         self.cursor = cursor
         self.wrapped_cursor = self._make_cursor(cursor)
+
+    def execute_prepared(self, cursor: Any, statement: str, parameters: Any) -> None:
+        # Only for this statement: what else runs on the connection is Django's to decide.
+        self.connection.prepare_threshold = 0
+        try:
+            cursor.execute(statement, parameters)
+        except DjangoDatabaseError as error:
+            if getattr(error.__cause__, "sqlstate", None) != PREPARED_STATEMENT_IS_GONE:
+                raise
+            # Someone has run DISCARD ALL or DEALLOCATE, and may again: this session is not prepared for.
+            self.connection.prepare_threshold = None
+            self.is_ours = False
+            if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                raise
+            cursor.execute(statement, parameters)
+        finally:
+            self.connection.prepare_threshold = None
 
     def decide(self) -> bool:
         self._uses += 1

@@ -51,6 +51,7 @@ OFFERS: list[tuple[dict[str, Any], str]] = [
     ({"max_wait": 0}, "max_wait must be at least one millisecond, not 0."),
     ({"max_wait": timedelta(seconds=-1)}, "max_wait must be at least one millisecond"),
     ({"max_wait": 1e30}, "leaves the range of a bigint"),
+    ({"max_wait": 9223372036854775}, "leaves the range of a bigint"),
     ({"max_wait": float("nan")}, "max_wait must be finite, not nan."),
     ({"max_wait": "soon"}, "max_wait must be a timedelta or a number of seconds, not str."),
 ]

@@ -133,6 +133,13 @@ def test_a_batch_of_many_chunks_is_one_transaction_and_keeps_its_order(
     assert queue.offer_batch(messages[:100]).count(IGNORED) >= 98
 
 
+def test_a_batch_is_cut_by_its_bytes_too(queue: DelayedQueue[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delayed_queue.batches.CHUNK_BYTES", 1000)
+    messages = [ScheduledMessage(f"k{n % 7}", str(n) * 400, NOON) for n in range(20)]
+    assert queue.offer_batch(messages) == [CREATED] * 7 + [UPDATED] * 13
+    assert [envelope.payload[:2] for envelope in queue.try_poll_many(9)] == ["14", "15", "16", "17", "18", "19", "13"]
+
+
 def test_a_batch_with_one_bad_message_stores_nothing_and_says_which(queue: DelayedQueue[str]) -> None:
     messages = [ScheduledMessage("good", "x", NOON), ScheduledMessage("", "x", NOON)]
     with pytest.raises(InvalidInput, match="key is blank"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import random
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections, transaction
 
-from delayed_queue import BytesSerializer, DelayedQueue, DeliveryType, JsonSerializer, ScheduledMessage
+from delayed_queue import BytesSerializer, DelayedQueue, DeliveryType, InvalidInput, JsonSerializer, ScheduledMessage
 from delayed_queue.clocks import to_ms
 from delayed_queue.models import DeadMessage, DelayedMessage
 from tests.conftest import NOON, FrozenClock
@@ -59,7 +61,9 @@ def test_one_by_one_is_the_same_order(queue: DelayedQueue[str]) -> None:
     assert len(polled) == 11
 
 
-def test_what_this_queue_offers_behind_its_head_keeps_the_order(queue: DelayedQueue[str]) -> None:
+@pytest.mark.django_db(transaction=True)
+def test_what_this_queue_offers_behind_its_head_keeps_the_order(clock: FrozenClock) -> None:
+    queue: DelayedQueue[str] = DelayedQueue("reminders", clock=clock)
     queue.offer_batch([ScheduledMessage(f"k{n:02}", "x", NOON - timedelta(seconds=50 - n)) for n in range(40)])
     assert keys(queue.try_poll_many(10))[-1] == "k09"
     queue.offer_or_update("earlier", "x", NOON - timedelta(seconds=60))
@@ -67,9 +71,11 @@ def test_what_this_queue_offers_behind_its_head_keeps_the_order(queue: DelayedQu
     assert keys(queue.try_poll_many(3)) == ["more urgent", "earlier", "k10"]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_what_lands_behind_the_head_from_elsewhere_is_found_when_a_poll_would_come_back_short(
-    queue: DelayedQueue[str], clock: FrozenClock
+    clock: FrozenClock,
 ) -> None:
+    queue: DelayedQueue[str] = DelayedQueue("reminders", clock=clock)
     elsewhere: DelayedQueue[str] = DelayedQueue("reminders", clock=clock)
     queue.offer_batch([ScheduledMessage(f"k{n}", "x", NOON - timedelta(seconds=50 - n)) for n in range(6)])
     assert keys(queue.try_poll_many(4)) == ["k0", "k1", "k2", "k3"]
@@ -78,8 +84,9 @@ def test_what_lands_behind_the_head_from_elsewhere_is_found_when_a_poll_would_co
     assert keys(queue.try_poll_many(5)) == ["behind", "k4", "k5", "behind, of a new priority"]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_what_lands_behind_the_head_from_elsewhere_is_found_within_the_poll_period(
-    db: None, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while there is always something in front of it."""
     monotonic = 1000.0
@@ -92,6 +99,58 @@ def test_what_lands_behind_the_head_from_elsewhere_is_found_within_the_poll_peri
     assert "behind" not in keys(queue.try_poll_many(2))
     monotonic += 2
     assert keys(queue.try_poll_many(2))[0] == "behind"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_poll_that_is_rolled_back_leaves_everything_where_it_was(clock: FrozenClock) -> None:
+    queue: DelayedQueue[str] = DelayedQueue("reminders", clock=clock)
+    queue.offer_batch([ScheduledMessage(f"k{n:02}", "x", NOON - timedelta(seconds=50 - n)) for n in range(20)])
+    for _ in range(2):
+        with transaction.atomic():
+            assert keys(queue.try_poll_many(3)) == ["k00", "k01", "k02"]
+            assert keys(queue.try_poll_many(3)) == ["k03", "k04", "k05"]
+            transaction.set_rollback(True)
+    assert keys(queue.try_poll_many(3)) == ["k00", "k01", "k02"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_offer_that_commits_after_a_poll_is_not_behind_the_head(clock: FrozenClock) -> None:
+    queue: DelayedQueue[str] = DelayedQueue("reminders", clock=clock)
+    assert queue.try_poll() is None
+    queue.offer_batch([ScheduledMessage(f"k{n:02}", "x", NOON - timedelta(seconds=50 - n)) for n in range(20)])
+    polled: list[str] = []
+
+    def poll_elsewhere() -> None:
+        polled.extend(keys(queue.try_poll_many(5)))
+        connections.close_all()
+
+    with transaction.atomic():
+        queue.offer_or_update("earlier", "x", NOON - timedelta(seconds=99))
+        thread = threading.Thread(target=poll_elsewhere)
+        thread.start()
+        thread.join()
+    assert polled == ["k00", "k01", "k02", "k03", "k04"]
+    assert keys(queue.try_poll_many(2)) == ["earlier", "k05"]
+
+
+def test_what_is_due_at_the_same_time_comes_in_the_order_it_was_offered(queue: DelayedQueue[str]) -> None:
+    names = [f"k{n}" for n in random.Random(5).sample(range(100), 40)]
+    queue.offer_batch([ScheduledMessage(name, "x", NOON) for name in names[:20]])
+    for name in names[20:]:
+        queue.offer_or_update(name, "x", NOON)
+    assert keys(queue.try_poll_many(100)) == names
+
+
+@pytest.mark.parametrize("limit", [2**31, 10**30])
+def test_a_limit_may_be_any_number(queue: DelayedQueue[str], limit: int) -> None:
+    queue.offer_or_update("k", "x", NOON)
+    assert len(queue.try_poll_many(limit)) == 1
+
+
+@pytest.mark.parametrize("limit", [1.5, "1", None, True])
+def test_a_limit_that_is_no_number_is_refused(queue: DelayedQueue[str], limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit must be a whole number"):
+        queue.try_poll_many(limit)
 
 
 def test_a_poll_gives_at_most_what_was_asked_for_under_stale_statistics(queue: DelayedQueue[str]) -> None:
@@ -211,6 +270,17 @@ def test_a_serializer_that_fails_in_any_way_buries_only_its_message(db: None, cl
     assert DeadMessage.objects.get().error == "KeyError: 'known'"
 
 
+def test_an_error_that_cannot_be_stored_as_it_is_buries_all_the_same(db: None, clock: FrozenClock) -> None:
+    class Odd(JsonSerializer):
+        def loads(self, payload: bytes) -> Any:
+            raise ValueError("lone \ud800 and NUL \0" + "x" * 20_000)
+
+    queue: DelayedQueue[Any] = DelayedQueue("odd", Odd(), clock=clock)
+    queue.offer_or_update("a", 1, NOON)
+    assert queue.try_poll() is None
+    assert len(DeadMessage.objects.get().error) == 10_001
+
+
 def test_a_message_that_expired_is_dead_when_its_time_comes(queue: DelayedQueue[str], clock: FrozenClock) -> None:
     queue.offer_or_update("k", "x", NOON, expires_at=NOON + timedelta(seconds=30))
     queue.offer_or_update("behind", "y", NOON + timedelta(seconds=1))
@@ -270,6 +340,24 @@ def test_thousands_of_expired_messages_in_front_keep_nobody_waiting(
     assert envelope is not None
     assert envelope.key == "fresh"
     assert DeadMessage.objects.count() == 2500
+
+
+def test_a_statement_within_a_statement_keeps_its_own_result(queue: DelayedQueue[str]) -> None:
+    """Someone's execute_wrapper may use the queue, too."""
+    queue.offer_or_update("k", "x", NOON)
+    inside: list[bool] = []
+
+    def look(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if not inside:
+            inside.append(True)
+            assert queue.contains("k")
+        return result
+
+    with connection.execute_wrapper(look):
+        envelope = queue.try_poll()
+    assert envelope is not None
+    assert envelope.key == "k"
 
 
 def test_the_manager_has_the_same_operations_by_keyword(db: None, clock: FrozenClock) -> None:

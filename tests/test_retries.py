@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -113,6 +114,11 @@ def test_with_autocommit_switched_off_nothing_is_tried_again() -> None:
         with connection.execute_wrapper(failing), pytest.raises(OperationalError):
             queue().offer_or_update("k", "x", NOON)
         assert failing.calls == 1
+        transaction.rollback()
+        reminders = queue()
+        assert reminders.try_poll() is None
+        reminders.offer_or_update("k", "x", NOON)
+        assert reminders.try_poll() is not None
     finally:
         transaction.rollback()
         transaction.set_autocommit(True)
@@ -155,6 +161,22 @@ class TestKilledConnections:
         assert reminders.stats().leased == 1
         self.kill()
         assert reminders.drop("b")
+
+    def test_a_session_that_the_server_ended_for_idleness_is_no_error(self) -> None:
+        connection.cursor().execute("SET idle_session_timeout = '20ms'")
+        pid = connection.connection.info.backend_pid
+        deadline = time.monotonic() + 10
+        while self.other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
+            assert time.monotonic() < deadline
+        assert not queue().contains("k")
+
+    def test_statements_that_someone_deallocated_are_not_missed(self) -> None:
+        reminders = queue()
+        for number in range(10):
+            reminders.offer_or_update(f"k{number}", "x", NOON)
+        connection.cursor().execute("DISCARD ALL")
+        assert reminders.offer_or_update("k", "x", NOON) is OfferOutcome.CREATED
+        assert reminders.try_poll() is not None
 
     def test_a_batch_of_many_chunks_starts_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("delayed_queue.batches.CHUNK", 10)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from delayed_queue import DelayedQueue, DropOutcome, Envelope, OfferOutcome
 from delayed_queue.clocks import to_ms
@@ -176,6 +176,7 @@ class TestContextManager:
         with pytest.raises(KeyboardInterrupt), envelope:
             raise KeyboardInterrupt
         assert row("k")["lastError"] is None
+        assert row("k")["attempts"] == 0
         assert row("k")["scheduledAt"] - to_ms(NOON) <= 1
 
     def test_what_was_settled_inside_is_left_alone(
@@ -184,6 +185,36 @@ class TestContextManager:
         with envelope:
             envelope.release(timedelta(hours=1))
         assert row("k")["scheduledAt"] == to_ms(NOON) + 3_600_000
+
+    def test_an_acknowledgement_that_was_rolled_back_is_released(
+        self, transactional_db: None, clock: FrozenClock, row: Row
+    ) -> None:
+        queue: DelayedQueue[str] = DelayedQueue("reminders", clock=clock)
+        queue.offer_or_update("k", "x", NOON)
+        envelope = queue.try_poll()
+        assert envelope is not None
+        with pytest.raises(ZeroDivisionError), envelope, transaction.atomic():
+            assert envelope.acknowledge()
+            _ = 1 / 0
+        assert row("k")["lockUuid"] is None
+
+    def test_the_error_of_the_block_is_the_one_to_see(
+        self, envelope: Envelope[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Also where the release fails, as it does in a transaction that the error has broken."""
+        with (
+            caplog.at_level(logging.ERROR, "delayed_queue"),
+            pytest.raises(DatabaseError, match="division by zero"),
+            transaction.atomic(),
+            envelope,
+        ):
+            connection.cursor().execute("SELECT 1 / 0")
+        assert "k could not be released" in caplog.text
+
+    def test_an_error_may_have_any_text(self, envelope: Envelope[str], row: Row) -> None:
+        with pytest.raises(RuntimeError), envelope:
+            raise RuntimeError("lone \ud800")
+        assert row("k")["lastError"] == "RuntimeError: lone ?"
 
     def test_a_lost_lease_is_told(
         self, queue: DelayedQueue[str], envelope: Envelope[str], caplog: pytest.LogCaptureFixture

@@ -65,10 +65,28 @@ class TestAnnouncements:
         queue.offer_or_update("earlier", "x", soon(0.5))
         assert heard() == [queue.kind]
 
-    def test_a_backlog_announces_no_more(self, queue: DelayedQueue[str], heard: Callable[[], list[str]]) -> None:
-        for number in range(5):
+    def test_a_message_that_is_due_already_stands_for_no_other(
+        self, queue: DelayedQueue[str], heard: Callable[[], list[str]]
+    ) -> None:
+        """Who takes it may be asleep again before the next one is there."""
+        for number in range(3):
             queue.offer_or_update(f"k{number}", "x", soon(0))
+        assert heard() == [queue.kind] * 3
+
+    def test_in_a_transaction_no_message_stands_for_another(
+        self, queue: DelayedQueue[str], heard: Callable[[], list[str]]
+    ) -> None:
+        """By the time it commits, the other may be gone."""
+        queue.offer_or_update("first", "x", soon(1))
         assert heard() == [queue.kind]
+        for offer in (
+            lambda: queue.offer_or_update("second", "x", soon(2)),
+            lambda: queue.offer_batch([ScheduledMessage("third", "x", soon(2))]),
+            lambda: queue.offer_batch([ScheduledMessage("fourth", str(n), soon(2)) for n in range(2)]),
+        ):
+            with transaction.atomic():
+                offer()
+            assert heard() == [queue.kind]
 
     def test_what_is_ignored_is_not(self, queue: DelayedQueue[str], heard: Callable[[], list[str]]) -> None:
         at = soon(1)
@@ -329,7 +347,7 @@ class TestAsync:
     def test_a_cancelled_wait_leaves_nothing_leased(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def scenario() -> None:
             queue: DelayedQueue[str] = DelayedQueue("reminders")
-            await queue.aoffer_or_update("k", "x", soon(-1))
+            await queue.aoffer_or_update("k", "x", soon(-1), max_attempts=1)
             taken = threading.Event()
             go_on = threading.Event()
             take = queue._poller._take
@@ -349,5 +367,9 @@ class TestAsync:
                 await waiting
             stats = await queue.astats()
             assert (stats.leased, stats.due + stats.scheduled) == (0, 1)
+            monkeypatch.undo()
+            again = await queue.apoll(timeout=5)  # the one attempt was not spent
+            assert again is not None
+            assert again.attempt == 1
 
         run(scenario())

@@ -1,6 +1,7 @@
 -- Delete leased messages, each only if its lease is still the one given. Returns the ids that were deleted.
 --
--- Index   the primary key, one probe for each: the settings leave no other plan.
+-- Index   the primary key, one probe for each. Planned at each call, for the size that the table has then: a plan kept
+--         from when it had one row walks all of it, 13 s for 500 of 300,000.
 -- Guard   (id, "lockUuid"), the fence. Rows are locked in the given order; in the order of the keys a batch of acks and a
 --         batch of offers cannot lock each other out.
 CREATE OR REPLACE FUNCTION delayed_queue_ack(p_ids bigint[], p_lock_uuids text[])
@@ -11,7 +12,7 @@ SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
     v_gone bigint[];

@@ -1,7 +1,10 @@
--- Whether another message of the kind and priority, due no later than p_at, is there to wake the pollers.
+-- Whether another message of the kind and priority will wake the pollers in time for one that is due at p_at: one due no
+-- later, but not yet. All pollers that sleep know of it, and have set their clocks by it. One that is due already proves
+-- nothing: it may be leased by now, and who leased it may be asleep again when ours commits.
 --
--- Index   delayed_queue_due. Only the last 10 s before p_now are looked at, the longest time between two polls: with the
---         xmin horizon held, an open range would read the index entries of everything delivered since.
+-- Index   delayed_queue_due; "IS TRUE" keeps the planner from the unique one, which a plan made while the table was nearly
+--         empty would walk from end to end. Nothing before p_now is looked at: with the xmin horizon held, that would be
+--         the entries of everything delivered since.
 CREATE OR REPLACE FUNCTION delayed_queue_is_preceded(
     p_kind text,
     p_priority smallint,
@@ -18,8 +21,8 @@ AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM delayed_queue q
-        WHERE hashtext(q."pKind") = hashtext(p_kind) AND q."pKind" = p_kind
-            AND q.priority = p_priority AND q."scheduledAt" BETWEEN p_now - 10000 AND p_at
+        WHERE hashtext(q."pKind") = hashtext(p_kind) AND (q."pKind" = p_kind) IS TRUE
+            AND q.priority = p_priority AND q."scheduledAt" BETWEEN p_now + 100 AND p_at
             AND q."pKey" <> p_key
     );
 END

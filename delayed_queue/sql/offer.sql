@@ -4,8 +4,9 @@
 -- Guard   INSERT ... ON CONFLICT is atomic: a row that vanishes between its two steps is waited for and inserted by
 --         PostgreSQL itself, where INSERT, then SELECT FOR UPDATE, then UPDATE needs a loop of its own.
 -- Created "firstOfferedAt" is NULL on a row that was never updated, which tells an insert from an update.
--- Wake-up A message due within p_horizon, before the next poll of anyone would see it, is announced, unless one that
---         is due no later is there to wake the pollers: NOTIFY takes a lock of the whole cluster at commit.
+-- Wake-up A message due within p_horizon, before the next poll of anyone would see it, is announced, unless another will
+--         wake the pollers in time (is_preceded.sql): NOTIFY takes a lock of the whole cluster at commit. In a
+--         transaction that is not asked, because when it commits the other may be gone.
 -- Cost    The same as the bare INSERT ... ON CONFLICT DO NOTHING, prepared (both 55 us without waiting for the disk);
 --         the statement written out and planned at each call takes twice that.
 CREATE OR REPLACE FUNCTION delayed_queue_offer(
@@ -19,7 +20,9 @@ CREATE OR REPLACE FUNCTION delayed_queue_offer(
     p_priority smallint DEFAULT 0,
     p_max_attempts smallint DEFAULT NULL,
     p_expires_at bigint DEFAULT NULL,
-    p_max_wait bigint DEFAULT NULL  -- milliseconds; never later than this after the first offer
+    p_max_wait bigint DEFAULT NULL,  -- milliseconds; never later than this after the first offer
+    p_id bigint DEFAULT NULL,        -- NULL: the next one
+    p_in_transaction boolean DEFAULT false  -- of the caller's, which may commit much later
 ) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -30,11 +33,12 @@ DECLARE
 BEGIN
     IF p_can_update THEN
         INSERT INTO delayed_queue AS q (
-            "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
+            id, "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
             priority, "maxAttempts", "expiresAt"
         )
         VALUES (
-            p_key, p_kind, p_payload, least(p_at, v_now + p_max_wait), least(p_at, v_now + p_max_wait), v_now,
+            coalesce(p_id, nextval('delayed_queue_id_seq')), p_key, p_kind, p_payload,
+            least(p_at, v_now + p_max_wait), least(p_at, v_now + p_max_wait), v_now,
             p_priority, p_max_attempts, p_expires_at
         )
         ON CONFLICT ("pKey", "pKind") DO UPDATE SET
@@ -57,11 +61,12 @@ BEGIN
         INTO v_outcome, v_at;
     ELSE
         INSERT INTO delayed_queue AS q (
-            "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
+            id, "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
             priority, "maxAttempts", "expiresAt"
         )
         VALUES (
-            p_key, p_kind, p_payload, least(p_at, v_now + p_max_wait), least(p_at, v_now + p_max_wait), v_now,
+            coalesce(p_id, nextval('delayed_queue_id_seq')), p_key, p_kind, p_payload,
+            least(p_at, v_now + p_max_wait), least(p_at, v_now + p_max_wait), v_now,
             p_priority, p_max_attempts, p_expires_at
         )
         ON CONFLICT ("pKey", "pKind") DO NOTHING
@@ -70,7 +75,7 @@ BEGIN
     END IF;
 
     IF v_at <= v_now + p_horizon THEN
-        IF NOT delayed_queue_is_preceded(p_kind, p_priority, p_key, v_at, v_now) THEN
+        IF p_in_transaction OR NOT delayed_queue_is_preceded(p_kind, p_priority, p_key, v_at, v_now) THEN
             PERFORM pg_notify('delayed_queue', p_kind);
         END IF;
     END IF;

@@ -12,23 +12,29 @@ OFFER = """
     SELECT delayed_queue_offer(%s, %s, %s, %s, %s, %s, %s)
 """
 OFFER_WITH_OPTIONS = """
-    SELECT delayed_queue_offer(%s, %s, %s, %s, %s, %s, %s, %s::smallint, %s::smallint, %s, %s)
+    SELECT delayed_queue_offer(%s, %s, %s, %s, %s, %s, %s, %s::smallint, %s::smallint, %s, %s, NULL, %s)
 """
 
-# Messages of a batch with no key twice and nothing to be decided by message. Rows are inserted, and so locked, in the
-# order of the arrays. Which keys were created or updated comes back only if not all were created.
+# Messages of a batch with no key twice and nothing to be decided by message. Ids are in the order of the arrays, so
+# that what is due at the same time is delivered as it was given; rows are inserted, and so locked, in the order of the
+# keys. Which keys were created or updated comes back only if not all were created.
 _OFFER_MANY = f"""
     WITH clock AS (SELECT {NOW} AS now),
     offered AS (
         INSERT INTO delayed_queue AS q (
-            "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
+            id, "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
             priority, "maxAttempts", "expiresAt"
         )
-        SELECT m.key, %(kind)s, m.payload, m.at, m.at, clock.now, m.priority, m.max_attempts, m.expires_at
-        FROM clock, unnest(
-            %(keys)s::text[], %(payloads)s::bytea[], %(ats)s::bigint[],
-            %(priorities)s::smallint[], %(max_attempts)s::smallint[], %(expires_ats)s::bigint[]
-        ) AS m (key, payload, at, priority, max_attempts, expires_at)
+        SELECT m.id, m.key, %(kind)s, m.payload, m.at, m.at, clock.now, m.priority, m.max_attempts, m.expires_at
+        FROM clock, (
+            SELECT coalesce(given_id, nextval('delayed_queue_id_seq')) AS id, given.*
+            FROM unnest(
+                %(ids)s::bigint[], %(keys)s::text[], %(payloads)s::bytea[], %(ats)s::bigint[],
+                %(priorities)s::smallint[], %(max_attempts)s::smallint[], %(expires_ats)s::bigint[]
+            ) AS given (given_id, key, payload, at, priority, max_attempts, expires_at)
+            OFFSET 0  -- before they are sorted
+        ) AS m
+        ORDER BY m.key COLLATE "C"
         ON CONFLICT ("pKey", "pKind") {{on_conflict}}
         RETURNING q."pKey" AS key, q."firstOfferedAt" IS NULL AS created, q."scheduledAt" AS at, q.priority
     ),
@@ -46,7 +52,8 @@ _OFFER_MANY = f"""
         coalesce(updated, '{{{{}}}}'),
         (
             SELECT pg_notify('delayed_queue', %(kind)s) FROM first, clock
-            WHERE NOT delayed_queue_is_preceded(%(kind)s, first.priority, first.key, first.at, clock.now)
+            WHERE %(in_transaction)s
+                OR NOT delayed_queue_is_preceded(%(kind)s, first.priority, first.key, first.at, clock.now)
         )
     FROM outcomes
 """
@@ -70,11 +77,14 @@ OFFER_MANY_OR_UPDATE = _OFFER_MANY.format(
         )"""
 )
 
+RESERVE_IDS = "SELECT array_agg(nextval('delayed_queue_id_seq')) FROM generate_series(1, %s)"
+
 OFFER_EACH = """
     SELECT delayed_queue_offer_each(
-        %(kind)s, %(keys)s::text[], %(payloads)s::bytea[], %(ats)s::bigint[], %(can_updates)s::boolean[],
+        %(kind)s, %(ids)s::bigint[], %(keys)s::text[], %(payloads)s::bytea[], %(ats)s::bigint[],
+        %(can_updates)s::boolean[],
         %(priorities)s::smallint[], %(max_attempts)s::smallint[], %(expires_ats)s::bigint[], %(max_waits)s::bigint[],
-        %(horizon)s::bigint, %(now)s::bigint
+        %(horizon)s::bigint, %(now)s::bigint, %(in_transaction)s
     )
 """
 
@@ -97,16 +107,17 @@ RELEASE = f"""
         UPDATE delayed_queue q
         SET "lockUuid" = NULL,
             "scheduledAt" = greatest(clock.now + %(delay)s::bigint, q."scheduledAtInitially" + 1),
-            "lastError" = coalesce(%(error)s, q."lastError")
+            "lastError" = coalesce(%(error)s, q."lastError"),
+            attempts = q.attempts - %(refund)s
         FROM clock
         WHERE q.id = %(id)s AND q."lockUuid" = %(lock_uuid)s
         RETURNING q."pKind", q."pKey", q.priority, q."scheduledAt"
     )
     SELECT released.priority, released."scheduledAt",
         CASE WHEN released."scheduledAt" <= clock.now + %(horizon)s::bigint
-                AND NOT delayed_queue_is_preceded(
+                AND (%(in_transaction)s OR NOT delayed_queue_is_preceded(
                     released."pKind", released.priority, released."pKey", released."scheduledAt", clock.now
-                )
+                ))
             THEN pg_notify('delayed_queue', released."pKind")
         END
     FROM released, clock
@@ -159,3 +170,7 @@ STATS = f"""
         min("scheduledAt") FILTER (WHERE "lockUuid" IS NULL AND "scheduledAt" > clock.now)
     FROM clock LEFT JOIN delayed_queue ON hashtext("pKind") = hashtext(%(kind)s) AND "pKind" = %(kind)s
 """
+
+# Prepared where that is safe (sessions.py). Only calls of functions, which look after their own plans: a plan of the
+# others that was made while the table was nearly empty would stay in the session when it is full.
+PREPARED = frozenset({OFFER, OFFER_WITH_OPTIONS, POLL, ACK})
