@@ -9,7 +9,8 @@ from django.db import InterfaceError, OperationalError
 # Class 08 (connection) as a whole, and these: serialization failure, deadlock, too many connections, lock not
 # available, and a server that is going down, crashed, or coming up. 57014 (statement timeout or a person's cancel) and
 # 25006 (read-only after a failover) are no accident of the moment: trying again gives the same answer.
-TRANSIENT_SQLSTATES = frozenset({"40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"})
+SERVER_IS_LEAVING = frozenset({"57P01", "57P02", "57P03"})
+TRANSIENT_SQLSTATES = frozenset({"40001", "40P01", "53300", "55P03"}) | SERVER_IS_LEAVING
 
 
 class DelayedQueueError(Exception):
@@ -41,17 +42,18 @@ def error_text(error: object) -> str:
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same operation may succeed in a moment."""
-    if not isinstance(error, DjangoDatabaseError):
-        return False
-    return is_connection_lost(error) or getattr(error.__cause__, "sqlstate", None) in TRANSIENT_SQLSTATES
+    return is_connection_lost(error) or _sqlstate(error) in TRANSIENT_SQLSTATES
 
 
 def is_connection_lost(error: BaseException) -> bool:
     """A server says why in an SQLSTATE; where there is none, the line was cut or could not be made."""
-    cause = error.__cause__
-    if not isinstance(cause, psycopg.Error):
-        # Django's own InterfaceError("connection already closed")
-        return isinstance(error, InterfaceError)
-    if cause.sqlstate is not None:
-        return cause.sqlstate.startswith("08") or cause.sqlstate.startswith("57P")
-    return isinstance(error, OperationalError | InterfaceError)
+    if not isinstance(error, DjangoDatabaseError):
+        return False
+    sqlstate = _sqlstate(error)
+    if sqlstate is None:
+        return isinstance(error, OperationalError | InterfaceError)
+    return sqlstate.startswith("08") or sqlstate in SERVER_IS_LEAVING
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return error.__cause__.sqlstate if isinstance(error.__cause__, psycopg.Error) else None

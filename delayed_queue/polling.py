@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LARGEST_LIMIT = 2**31 - 1
-SHORTEST_WAIT_FOR_AN_INJECTED_CLOCK = 0.01
+SHORTEST_WAIT_FOR_AN_INJECTED_CLOCK = 0.02
 logger = logging.getLogger("delayed_queue")
 
 

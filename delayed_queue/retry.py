@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from django.db import Error as DatabaseError
+
 from delayed_queue.clocks import Duration, duration_ms, positive_ms
 from delayed_queue.errors import InvalidInput, QueueUnavailable, is_connection_lost, is_transient
 
@@ -80,7 +82,7 @@ def retry_after(
     Inside the caller's transaction it is: a failure there has undone what the caller did before, and only the caller
     can do that again.
     """
-    if in_transaction(connection) or not is_transient(error):
+    if in_transaction(connection) or not _may_pass(error, connection):
         raise error
     deadline = started + duration_ms(config.total, "total") / 1000
     for failures in range(1, config.retries + 1):
@@ -93,7 +95,7 @@ def retry_after(
         try:
             return operation()
         except Exception as failure:
-            if not is_transient(failure):
+            if not _may_pass(failure, connection):
                 raise
             error = failure
     _discard_if_lost(connection, error)
@@ -105,8 +107,17 @@ def in_transaction(connection: BaseDatabaseWrapper) -> bool:
     return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
 
 
+def _may_pass(error: Exception, connection: BaseDatabaseWrapper) -> bool:
+    return is_transient(error) or (isinstance(error, DatabaseError) and _is_closed(connection))
+
+
+def _is_closed(connection: BaseDatabaseWrapper) -> bool:
+    """Whatever the error said, as that of a session that was ended for idleness."""
+    return connection.connection is not None and bool(connection.connection.closed)
+
+
 def _discard_if_lost(connection: BaseDatabaseWrapper, error: Exception) -> None:
-    if not is_connection_lost(error):
+    if not is_connection_lost(error) and not _is_closed(connection):
         return
     connection.close()
     pool = getattr(connection, "pool", None)

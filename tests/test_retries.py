@@ -20,7 +20,7 @@ from tests.conftest import NOON, connect
 
 FAST = RetryConfig(backoff=Backoff(initial=0.01, maximum=0.05))
 TRANSIENT = ["08000", "08006", "08P01", "40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"]
-FOR_GOOD = ["22001", "23505", "25006", "42P01", "53100", "57014", "0A000"]
+FOR_GOOD = ["22001", "23505", "25006", "42P01", "53100", "57014", "57P04", "57P05", "0A000"]
 
 
 def queue(**options: Any) -> DelayedQueue[str]:
