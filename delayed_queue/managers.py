@@ -10,7 +10,6 @@ import copy
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter, itemgetter, methodcaller
@@ -30,6 +29,7 @@ from delayed_queue.messages import (
     Envelope,
     Lease,
     OfferOutcome,
+    Polled,
     QueueStats,
     ReadEnvelope,
     ScheduledMessage,
@@ -54,18 +54,6 @@ T = TypeVar("T")
 
 DEFAULT_LEASE = 300.0
 DROP_ALL_CONFIRMATION = "Yes, please, I know what I'm doing!"
-
-
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """The rows of one poll in the order of delivery, and what it learned on the way."""
-
-    rows: list[tuple[Any, ...]]
-    lock_uuid: str
-    now_us: int
-    next_due_at: int | None
-    buried: int
-    heads: list[int]
 
 
 class DelayedMessageManager(models.Manager["DelayedMessage"]):
@@ -202,16 +190,7 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
         rows = self._run(
             _fetchall,
             statements.POLL,
-            (
-                kind,
-                limit,
-                lease_ms,
-                lock_uuid,
-                self._now,
-                None,
-                start.bounded,
-                start.heads,
-            ),
+            (kind, limit, lease_ms, lock_uuid, self._now, None, start.bounded, start.heads),
             run=sessions.run_for_many,
         )
         now_us, next_due_at, buried, *heads = rows.pop()[-1]

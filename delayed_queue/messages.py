@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from delayed_queue.clocks import Duration, from_ms
 from delayed_queue.retry import Backoff
@@ -68,6 +68,18 @@ class QueueStats:
     dead: int
     oldest_due_at: datetime | None
     next_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The rows of one poll in the order of delivery, and what it learned on the way."""
+
+    rows: list[tuple[Any, ...]]
+    lock_uuid: str
+    now_us: int
+    next_due_at: int | None
+    buried: int
+    heads: list[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from delayed_queue.bells import AsyncBell, Bell
 from delayed_queue.clocks import Duration, duration_ms
 from delayed_queue.errors import InvalidInput, error_text
 from delayed_queue.heads import Heads
-from delayed_queue.messages import BatchEnvelope, Envelope, Lease
+from delayed_queue.messages import BatchEnvelope, Envelope, Lease, Polled
 from delayed_queue.retry import in_transaction
 from delayed_queue.serializers import Serializer
 from delayed_queue.twins import in_thread
 
 if TYPE_CHECKING:
-    from delayed_queue.managers import DelayedMessageManager, Polled
+    from delayed_queue.managers import DelayedMessageManager
 
 T = TypeVar("T")
 LARGEST_LIMIT = 2**31 - 1
