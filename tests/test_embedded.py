@@ -133,6 +133,12 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+def identity(path: Path) -> tuple[int, int, int, int, int]:
+    """All that a change would change; to look at a link changes when it was last looked at."""
+    found = path.lstat()
+    return found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns
+
+
 def modes_of_parents(*paths: Path) -> dict[Path, int]:
     return {parent: mode(parent) for path in paths for parent in path.parents}
 
@@ -515,10 +521,10 @@ def test_a_socket_folder_made_by_somebody_else_is_refused(
     unfit_data(place / ("long" * 30), "18")
     elsewhere = socket_folder_elsewhere(place / ("long" * 30))
     plant(elsewhere, place)
-    planted = elsewhere.lstat()
+    planted = identity(elsewhere)
     message = refusal(place / ("long" * 30))
     assert message.startswith(f"{elsewhere} was made by somebody else. Remove it, or {SET_URL}")
-    assert elsewhere.lstat() == planted
+    assert identity(elsewhere) == planted
 
 
 @only_root
@@ -529,10 +535,10 @@ def test_a_place_for_a_private_project_made_by_somebody_else_is_refused(
     (place / "home").mkdir(mode=0o700)
     elsewhere = embedded._open_folder_of(place / "home/.postgres")
     plant(elsewhere, place)
-    planted = elsewhere.lstat()
+    planted = identity(elsewhere)
     message = refusal(place / "home/.postgres")
     assert message.startswith(f"{elsewhere} was made by somebody else. Remove it, or {SET_URL}")
-    assert elsewhere.lstat() == planted
+    assert identity(elsewhere) == planted
     assert not (place / "data").exists()
 
 
