@@ -184,6 +184,9 @@ def open_folder() -> Iterator[Path]:
         path = Path(name).resolve()
         path.chmod(0o755)
         yield path
+        for link in path.rglob("elsewhere"):  # also of those who were refused
+            if link.is_symlink() and link.readlink().name.startswith("delayed_queue-"):
+                remove(link.readlink())
 
 
 @contextmanager
