@@ -360,7 +360,9 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
     @property
     def _horizon(self) -> int | None:
         """How soon a message must be due to be announced: before the next poll would see it."""
-        return int((self._poll_period or settings.POLL_PERIOD) * 1000) if settings.NOTIFY else None
+        if not settings.NOTIFY:
+            return None
+        return int((self._poll_period or settings.POLL_PERIOD) * 1000)
 
     def _value(self, statement: str, parameters: Any) -> Any:
         return self._run(_fetchone, statement, parameters)[0]

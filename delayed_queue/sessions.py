@@ -33,7 +33,8 @@ PREPARED_STATEMENT_IS_GONE = "26000"
 
 def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: str, parameters: Any) -> R:
     """Execute the statement and fetch from its cursor."""
-    connection.close_if_health_check_failed()
+    if connection.health_check_enabled:  # type: ignore[attr-defined]
+        connection.close_if_health_check_failed()
     session = _session(connection)
     if session.is_busy:  # an execute_wrapper, or a signal handler, has work of its own
         session = _Session(connection)
@@ -41,7 +42,14 @@ def run(connection: BaseDatabaseWrapper, fetch: Callable[[Any], R], statement: s
     session.is_busy = True
     try:
         if statement in PREPARED and (session.is_ours or (session.is_ours is None and session.decide())):
-            session.execute_prepared(cursor, statement, parameters)
+            # Only for this statement: what else runs on the connection is Django's to decide.
+            session.connection.prepare_threshold = 0
+            try:
+                cursor.execute(statement, parameters)
+            except DjangoDatabaseError as error:
+                session.execute_unprepared_after(error, cursor, statement, parameters)
+            finally:
+                session.connection.prepare_threshold = None
         else:
             cursor.execute(statement, parameters)
         return fetch(session.cursor)
@@ -91,22 +99,17 @@ class _Session:
         self.cursor = cursor
         self.wrapped_cursor = self._make_cursor(cursor)
 
-    def execute_prepared(self, cursor: Any, statement: str, parameters: Any) -> None:
-        # Only for this statement: what else runs on the connection is Django's to decide.
-        self.connection.prepare_threshold = 0
-        try:
-            cursor.execute(statement, parameters)
-        except DjangoDatabaseError as error:
-            if getattr(error.__cause__, "sqlstate", None) != PREPARED_STATEMENT_IS_GONE:
-                raise
-            # Someone has run DISCARD ALL or DEALLOCATE, and may again: this session is not prepared for.
-            self.connection.prepare_threshold = None
-            self.is_ours = False
-            if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                raise
-            cursor.execute(statement, parameters)
-        finally:
-            self.connection.prepare_threshold = None
+    def execute_unprepared_after(
+        self, error: DjangoDatabaseError, cursor: Any, statement: str, parameters: Any
+    ) -> None:
+        """Someone has run DISCARD ALL or DEALLOCATE, and may again: this session is not prepared for any more."""
+        if getattr(error.__cause__, "sqlstate", None) != PREPARED_STATEMENT_IS_GONE:
+            raise error
+        self.connection.prepare_threshold = None
+        self.is_ours = False
+        if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise error
+        cursor.execute(statement, parameters)
 
     def decide(self) -> bool:
         self._uses += 1

@@ -1,4 +1,4 @@
--- Offer one message. Returns IGNORED, or CREATED or UPDATED with the time it is scheduled for: 'CREATED 1767225600000'.
+-- Offer one message. Returns CREATED, UPDATED or IGNORED; with p_max_wait the time, too: 'UPDATED 1767225600000'.
 --
 -- Index   the unique one on ("pKey", "pKind").
 -- Guard   INSERT ... ON CONFLICT is atomic: a row that vanishes between its two steps is waited for and inserted by
@@ -79,6 +79,7 @@ BEGIN
             PERFORM pg_notify('delayed_queue', p_kind);
         END IF;
     END IF;
-    RETURN coalesce(v_outcome || ' ' || v_at, 'IGNORED');
+    RETURN CASE WHEN p_max_wait IS NULL OR v_outcome IS NULL THEN coalesce(v_outcome, 'IGNORED')
+        ELSE v_outcome || ' ' || v_at END;
 END
 $$;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from tests.benchmarks import raw
 from tests.benchmarks.measuring import Comparison, compare, show
 
 PAYLOAD = b"x" * 40
-OFFERS = 3_000
+OFFERS = 200
 BATCH = 100_000
 DRAINED = 20_000
 LEASED_AT_ONCE = 500
@@ -57,15 +58,17 @@ class Benchmarks:
         at = datetime.now(UTC) + timedelta(hours=1)
         at_ms = raw.now_ms() + 3_600_000
 
+        keys = (f"key-{i}" for i in itertools.count())
+
         def by_hand() -> None:
-            for i in range(OFFERS):
-                raw.offer(self.raw, self.queue.kind, f"key-{i}", PAYLOAD, at_ms)
+            for _ in range(OFFERS):
+                raw.offer(self.raw, self.queue.kind, next(keys), PAYLOAD, at_ms)
 
         def by_queue() -> None:
-            for i in range(OFFERS):
-                self.queue.offer_if_not_exists(f"key-{i}", PAYLOAD, at)
+            for _ in range(OFFERS):
+                self.queue.offer_if_not_exists(next(keys), PAYLOAD, at)
 
-        return compare("single offer, autocommit", OFFERS, 0.80, by_hand, by_queue, self.empty)
+        return compare("single offer, autocommit", OFFERS, 0.80, by_hand, by_queue, self.empty, turns=20)
 
     def batches_if_absent(self) -> Comparison:
         return self._batches("offer_batch, ON CONFLICT DO NOTHING", raw.DO_NOTHING, can_update=False)

@@ -24,12 +24,27 @@ class Comparison:
 
 
 def compare(
-    name: str, count: int, target: float, raw: Callable[[], None], queue: Callable[[], None], before: Callable[[], None]
+    name: str,
+    count: int,
+    target: float,
+    raw: Callable[[], None],
+    queue: Callable[[], None],
+    before: Callable[[], None],
+    turns: int = 1,
 ) -> Comparison:
-    """``raw`` and ``queue`` each do ``count`` things; ``before`` makes the table fit for either."""
+    """``raw`` and ``queue`` each do ``count`` things a turn; ``before`` makes the table fit for either.
+
+    Where a single thing waits for the disk, which has good and bad moments, they take many short turns in a round.
+    """
     rates: list[tuple[float, float]] = []
     for _ in range(ROUNDS):
-        rates.append((_rate(count, raw, before), _rate(count, queue, before)))
+        seconds = [0.0, 0.0]
+        for turn in range(turns):
+            for side, work in enumerate((raw, queue)):
+                if turn == 0:
+                    before()
+                seconds[side] += _seconds(work)
+        rates.append((count * turns / seconds[0], count * turns / seconds[1]))
     return Comparison(
         name,
         statistics.median(raw_rate for raw_rate, _ in rates),
@@ -39,11 +54,10 @@ def compare(
     )
 
 
-def _rate(count: int, work: Callable[[], None], before: Callable[[], None]) -> float:
-    before()
+def _seconds(work: Callable[[], None]) -> float:
     started = time.perf_counter()
     work()
-    return count / (time.perf_counter() - started)
+    return time.perf_counter() - started
 
 
 def show(console: Console, comparisons: list[Comparison]) -> bool:
