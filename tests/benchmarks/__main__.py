@@ -68,7 +68,7 @@ class Benchmarks:
             for _ in range(OFFERS):
                 self.queue.offer_if_not_exists(next(keys), PAYLOAD, at)
 
-        return compare("single offer, autocommit", OFFERS, 0.80, by_hand, by_queue, self.empty, turns=20)
+        return compare("single offer, autocommit", OFFERS, 0.80, by_hand, by_queue, self.empty, turns=40)
 
     def batches_if_absent(self) -> Comparison:
         return self._batches("offer_batch, ON CONFLICT DO NOTHING", raw.DO_NOTHING, can_update=False)
