@@ -13,6 +13,18 @@ from delayed_queue.messages import (
 from delayed_queue.queues import DelayedQueue
 from delayed_queue.retry import Backoff, RetryConfig
 from delayed_queue.serializers import BytesSerializer, JsonSerializer, Serializer, TextSerializer
+from delayed_queue.tasks import (
+    DeadLetter,
+    Delivery,
+    Offered,
+    Retry,
+    Snooze,
+    Task,
+    TaskCall,
+    TaskMessage,
+    current_delivery,
+    delayed_task,
+)
 
 __version__ = "0.1.0.dev0"
 
@@ -20,19 +32,29 @@ __all__ = [
     "Backoff",
     "BatchEnvelope",
     "BytesSerializer",
+    "DeadLetter",
     "DelayedQueue",
     "DelayedQueueError",
+    "Delivery",
     "DeliveryType",
     "DropOutcome",
     "Envelope",
     "InvalidInput",
     "JsonSerializer",
     "OfferOutcome",
+    "Offered",
     "QueueStats",
     "QueueUnavailable",
+    "Retry",
     "RetryConfig",
     "ScheduledMessage",
     "Serializer",
+    "Snooze",
+    "Task",
+    "TaskCall",
+    "TaskMessage",
     "TextSerializer",
     "UndecodablePayload",
+    "current_delivery",
+    "delayed_task",
 ]

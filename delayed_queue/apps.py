@@ -12,7 +12,9 @@ class DelayedQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from delayed_queue.checks import check_database, check_server, check_settings
+        from delayed_queue.tasks import discover
 
         checks.register(check_settings, "delayed_queue")
         checks.register(check_database, "delayed_queue")
         checks.register(check_server, checks.Tags.database)
+        discover()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +33,15 @@ class Settings:
     PREPARE: bool = True
     # LISTEN for such announcements while waiting, on connections that are not a pooler's.
     LISTEN: bool = True
+    # Seconds for which the history of deliveries is kept. It goes by whole days, with the partition of the day.
+    HISTORY_RETENTION: float = 7 * 86400.0
+    # Seconds for which dead messages are kept. None: until someone re-drives or discards them.
+    DEAD_RETENTION: float | None = None
+    # Which attempts get a line of history: all; failures, which are all but those that are done; or none. A line is
+    # written with the acknowledgement, and costs about 250 bytes of WAL.
+    JOURNAL: str = field(default="all", metadata={"choices": ("all", "failures", "none")})
+    # How many async handlers run at once in one process: they wait for others most of the time, and take no thread.
+    ASYNC_LIMIT: int = 100
 
 
 def mistakes(value: Any) -> Iterator[tuple[str, str | None]]:
@@ -40,7 +49,7 @@ def mistakes(value: Any) -> Iterator[tuple[str, str | None]]:
     if not isinstance(value, dict):
         yield f"{SETTING} must be a dict, not {type(value).__name__}.", None
         return
-    known = {field.name: field for field in fields(Settings)}
+    known = {known.name: known for known in fields(Settings)}
     for name, given in value.items():
         if name not in known:
             near = difflib.get_close_matches(str(name).upper(), known, n=1)
@@ -49,18 +58,29 @@ def mistakes(value: Any) -> Iterator[tuple[str, str | None]]:
                 f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}.",
             )
             continue
-        problem = _problem(type(known[name].default), given)
+        problem = _problem(known[name], given)
         if problem:
             yield f"{SETTING}[{name!r}] must be {problem}, not {given!r}.", None
 
 
-def _problem(kind: type, given: Any) -> str | None:
-    if kind is bool:
+def _problem(known: Field[Any], given: Any) -> str | None:
+    """What the setting must be, if it is not: its default says which type it has."""
+    if known.default is None:
+        problem = None if given is None else _seconds_problem(given)
+        return problem and f"{problem}, or None"
+    if "choices" in known.metadata:
+        *most, last = map(repr, known.metadata["choices"])
+        return None if given in known.metadata["choices"] else f"{', '.join(most)} or {last}"
+    if isinstance(known.default, bool):
         return None if isinstance(given, bool) else "True or False"
-    if kind is str:
+    if isinstance(known.default, str):
         return None if isinstance(given, str) and given else "the name of a database"
-    if kind is int:
+    if isinstance(known.default, int):
         return None if type(given) is int and given > 0 else "a whole number greater than 0"
+    return _seconds_problem(given)
+
+
+def _seconds_problem(given: Any) -> str | None:
     if isinstance(given, timedelta):
         given = given.total_seconds()
     good = isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < float("inf")

@@ -20,7 +20,7 @@ from django.db import connections, models, router
 
 from delayed_queue import batches, sessions
 from delayed_queue.arrays import integers, texts
-from delayed_queue.clocks import Clock, Duration, duration_ms, from_ms, positive_ms, to_ms
+from delayed_queue.clocks import LARGEST_BIGINT, Clock, Duration, duration_ms, from_ms, positive_ms, to_ms
 from delayed_queue.conf import settings
 from delayed_queue.errors import InvalidInput, error_text
 from delayed_queue.heads import Start
@@ -132,18 +132,24 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
         kind: str,
         key: str,
         payload: bytes,
-        schedule_at: datetime,
+        schedule_at: datetime | None,
         priority: int = 0,
         max_attempts: int | None = None,
         expires_at: datetime | None = None,
         max_wait: Duration | None = None,
+        delay: Duration | None = None,
+        expires_after: Duration | None = None,
     ) -> tuple[OfferOutcome, int]:
-        """The outcome, and when the message is due in milliseconds: earlier than asked if max_wait says so."""
+        """The outcome, and when the message is due in milliseconds: earlier than asked if max_wait says so.
+
+        With a delay, which counts from the queue's clock, schedule_at is None. expires_after counts from the time that
+        is asked for. Of an offer that was ignored the time is the one asked for.
+        """
         parameters: tuple[Any, ...] = (
             check_kind(kind),
             check_key(key),
             check_payload(payload),
-            to_ms(schedule_at),
+            to_ms(schedule_at) if delay is None else None,  # type: ignore[arg-type]  # to_ms refuses None
             can_update,
             self._horizon,
             None if self.clock is None else self._now,
@@ -151,7 +157,8 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
         statement = statements.OFFER
         connection = self.connection
         joined = in_transaction(connection)
-        if joined or (priority, max_attempts, expires_at, max_wait) != (0, None, None, None):
+        options = (priority, max_attempts, expires_at, max_wait, delay, expires_after)
+        if joined or options != (0, None, None, None, None, None):
             statement = statements.OFFER_WITH_OPTIONS
             parameters += (
                 check_priority(priority),
@@ -159,6 +166,8 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
                 None if expires_at is None else to_ms(expires_at, "expires_at"),
                 None if max_wait is None else positive_ms(max_wait, "max_wait"),
                 joined,
+                None if delay is None else _delay_ms(delay),
+                None if expires_after is None else _expires_after_ms(expires_after, delay or 0),
             )
         outcome, _, scheduled_at = self._run(_fetchone, statement, parameters, connection)[0].partition(" ")
         return OfferOutcome[outcome], int(scheduled_at) if scheduled_at else parameters[3]
@@ -242,13 +251,10 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
         refund: bool = False,
     ) -> bool:
         """With ``refund`` the attempt is not counted."""
-        delay_ms = 0 if delay is None else duration_ms(delay, "delay")
-        if delay_ms < 0:
-            raise InvalidInput(f"delay must not be negative, not {delay}.")
         parameters = {
             "id": envelope.id,
             "lock_uuid": envelope.lock_uuid,
-            "delay": delay_ms,
+            "delay": 0 if delay is None else _delay_ms(delay),
             "refund": int(refund),
             "in_transaction": self._in_transaction,
             "error": None if error is None else error_text(error),
@@ -303,6 +309,11 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
             )
         return int(self._run(_rowcount, statements.DROP_ALL, {"kind": check_kind(kind)}))
 
+    def snapshot(self, *, kind: str, key: str) -> tuple[Any, ...] | None:
+        """The row of statements.SNAPSHOT: the message with its state, be it dead."""
+        parameters = {"kind": check_kind(kind), "key": check_key(key), "now": self._now}
+        return self._run(_fetchone, statements.SNAPSHOT, parameters)  # type: ignore[no-any-return]
+
     def contains(self, *, kind: str, key: str) -> bool:  # type: ignore[override]  # by key, as all operations here
         return bool(self._value(statements.CONTAINS, (check_key(key), check_kind(kind))))
 
@@ -334,6 +345,11 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
             oldest_due_at=None if oldest is None else from_ms(oldest),
             next_due_at=None if soonest is None else from_ms(soonest),
         )
+
+    def now_ms(self) -> int:
+        """The queue's clock."""
+        now = self._now
+        return int(self._value(statements.CLOCK, {"now": None})) if now is None else now
 
     aoffer_or_update = async_twin(offer_or_update)
     aoffer_if_not_exists = async_twin(offer_if_not_exists)
@@ -391,6 +407,20 @@ class DelayedMessageManager(models.Manager["DelayedMessage"]):
         except Exception as error:
             again = partial(run, connection, fetch, statement, parameters)
             return retry_after(error, started, connection, self.retry, again)
+
+
+def _delay_ms(delay: Duration) -> int:
+    ms = duration_ms(delay, "delay")
+    if ms < 0:
+        raise InvalidInput(f"delay must not be negative, not {delay}.")
+    return ms
+
+
+def _expires_after_ms(expires_after: Duration, delay: Duration) -> int:
+    ms = positive_ms(expires_after, "expires")
+    if ms + _delay_ms(delay) > LARGEST_BIGINT // 2:
+        raise InvalidInput(f"expires of {expires_after} after a delay of {delay} leaves the range of a bigint.")
+    return ms
 
 
 # Of a row of sql/poll.sql

@@ -10,7 +10,11 @@ from pathlib import Path
 
 # In the order in which they must be created. A later migration installs a changed one again; a changed signature is
 # another function, and the old one stays for as long as the last release that calls it may run.
-FUNCTIONS = ("is_preceded", "offer", "offer_each", "poll", "ack")
+FUNCTIONS = (
+    *("is_preceded", "offer", "offer_each", "poll", "ack"),
+    *("namespace", "grant", "count", "lease", "finish", "settle", "extend", "reclaim"),
+    *("control_changed", "make_partitions"),
+)
 
 
 def function_source(name: str) -> str:

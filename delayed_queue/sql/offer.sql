@@ -1,9 +1,13 @@
--- Offer one message. Returns CREATED, UPDATED or IGNORED; with p_max_wait the time, too: 'UPDATED 1767225600000'.
+-- Offer one message. Returns CREATED, UPDATED or IGNORED. With p_max_wait or p_delay also when it is due, 'UPDATED
+-- 1767225600000', or if it was ignored, the time that was asked for.
 --
 -- Index   the unique one on ("pKey", "pKind").
 -- Guard   INSERT ... ON CONFLICT is atomic: a row that vanishes between its two steps is waited for and inserted by
 --         PostgreSQL itself, where INSERT, then SELECT FOR UPDATE, then UPDATE needs a loop of its own.
 -- Created "firstOfferedAt" is NULL on a row that was never updated, which tells an insert from an update.
+-- Delay   With p_delay the time is the clock's plus the delay, so that a host whose clock is wrong schedules right. An
+--         expiry in p_expires_after counts from the time asked for, be it p_at or the clock plus the delay; it is an
+--         argument of its own because beside a delay both a moment and a time after it make sense.
 -- Wake-up A message due within p_horizon, before the next poll of anyone would see it, is announced, unless another will
 --         wake the pollers in time (is_preceded.sql): NOTIFY takes a lock of the whole cluster at commit. In a
 --         transaction that is not asked, because when it commits the other may be gone.
@@ -22,7 +26,9 @@ CREATE OR REPLACE FUNCTION delayed_queue_offer(
     p_expires_at bigint DEFAULT NULL,
     p_max_wait bigint DEFAULT NULL,  -- milliseconds; never later than this after the first offer
     p_id bigint DEFAULT NULL,        -- NULL: the next one
-    p_in_transaction boolean DEFAULT false  -- of the caller's, which may commit much later
+    p_in_transaction boolean DEFAULT false, -- of the caller's, which may commit much later
+    p_delay bigint DEFAULT NULL,            -- milliseconds; p_at is ignored
+    p_expires_after bigint DEFAULT NULL     -- milliseconds; p_expires_at is ignored
 ) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -31,6 +37,13 @@ DECLARE
     v_at bigint;
     v_outcome text;
 BEGIN
+    IF p_delay IS NOT NULL THEN
+        p_at := v_now + p_delay;
+    END IF;
+    IF p_expires_after IS NOT NULL THEN
+        p_expires_at := p_at + p_expires_after;
+    END IF;
+
     IF p_can_update THEN
         INSERT INTO delayed_queue AS q (
             id, "pKey", "pKind", payload, "scheduledAt", "scheduledAtInitially", "createdAt",
@@ -79,7 +92,7 @@ BEGIN
             PERFORM pg_notify('delayed_queue', p_kind);
         END IF;
     END IF;
-    RETURN CASE WHEN p_max_wait IS NULL OR v_outcome IS NULL THEN coalesce(v_outcome, 'IGNORED')
-        ELSE v_outcome || ' ' || v_at END;
+    RETURN CASE WHEN coalesce(p_max_wait, p_delay) IS NULL THEN coalesce(v_outcome, 'IGNORED')
+        ELSE coalesce(v_outcome, 'IGNORED') || ' ' || coalesce(v_at, p_at) END;
 END
 $$;

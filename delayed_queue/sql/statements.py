@@ -12,7 +12,7 @@ OFFER = """
     SELECT delayed_queue_offer(%s, %s, %s, %s, %s, %s, %s)
 """
 OFFER_WITH_OPTIONS = """
-    SELECT delayed_queue_offer(%s, %s, %s, %s, %s, %s, %s, %s::smallint, %s::smallint, %s, %s, NULL, %s)
+    SELECT delayed_queue_offer(%s, %s, %s, %s, %s, %s, %s, %s::smallint, %s::smallint, %s, %s, NULL, %s, %s, %s)
 """
 
 # Messages of a batch with no key twice and nothing to be decided by message. Ids are in the order of the arrays, so
@@ -76,6 +76,9 @@ OFFER_MANY_OR_UPDATE = _OFFER_MANY.format(
             EXCLUDED."maxAttempts", EXCLUDED."expiresAt"
         )"""
 )
+
+# For a batch with delays, which count from one moment.
+CLOCK = f"SELECT {NOW}"
 
 RESERVE_IDS = "SELECT array_agg(nextval('delayed_queue_id_seq')) FROM generate_series(1, %s)"
 
@@ -157,6 +160,28 @@ READ = f"""
     FROM delayed_queue WHERE "pKey" = %(key)s AND "pKind" = %(kind)s
 """
 
+# The message with its state, or else the newest dead one of the key. "attempts" counts leases since the last offer, of
+# the JVM library's too, which leaves the counter as it was and the two times equal.
+SNAPSHOT = f"""
+    WITH clock AS (SELECT {NOW} AS now),
+    alive AS (
+        SELECT
+            CASE WHEN q."lockUuid" IS NULL THEN CASE WHEN q."scheduledAt" <= clock.now THEN 'ready' ELSE 'scheduled' END
+                WHEN q."scheduledAt" <= clock.now THEN 'stalled' ELSE 'running' END,
+            q.payload, q."scheduledAt", q."scheduledAtInitially",
+            CASE WHEN q."scheduledAt" = q."scheduledAtInitially" THEN 0 ELSE q.attempts END,
+            q.priority, q."maxAttempts", q."expiresAt", q."lastError", NULL::text, NULL::bigint
+        FROM delayed_queue q, clock WHERE q."pKey" = %(key)s AND q."pKind" = %(kind)s
+    )
+    SELECT * FROM alive
+    UNION ALL (
+        SELECT 'dead', payload, NULL, scheduled_at_initially, attempts, priority, max_attempts, expires_at, error,
+            reason, died_at
+        FROM delayed_queue_dead WHERE kind = %(kind)s AND key = %(key)s AND NOT EXISTS (SELECT FROM alive)
+        ORDER BY died_at DESC, id DESC LIMIT 1
+    )
+"""
+
 # Counts every message of the kind: for people and tests, not for a loop.
 STATS = f"""
     WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
@@ -171,6 +196,66 @@ STATS = f"""
     FROM clock LEFT JOIN delayed_queue ON hashtext("pKind") = hashtext(%(kind)s) AND "pKind" = %(kind)s
 """
 
+# What workers do, in batches.
+
+LEASE = """
+    SELECT * FROM delayed_queue_lease(
+        %s::text[], %s::integer[], %s::integer[], %s::bigint[], %s::integer[], %s, %s, %s::boolean[], %s::text[]
+    )
+"""
+
+FINISH = """
+    SELECT delayed_queue_finish(
+        %s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[], %s
+    )
+"""
+
+SETTLE = "SELECT delayed_queue_settle(%s::jsonb, %s, %s, %s)"
+
+EXTEND_MANY = "SELECT delayed_queue_extend(%s::bigint[], %s::text[], %s::bigint[], %s)"
+
+RECLAIM = "SELECT delayed_queue_reclaim(%s::text[], %s, %s, %s::bigint[], %s::bigint[], %s, %s, %s)"
+
+# Who waits for a slot hears of it.
+FREE_SLOTS = """
+    WITH freed AS (
+        UPDATE delayed_queue_slot slot SET running = slot.running - given.freed
+        FROM unnest(%(lock_uuids)s::text[], %(kinds)s::text[], %(counts)s::integer[]) AS given (lock_uuid, kind, freed)
+        WHERE slot.lock_uuid = given.lock_uuid AND slot.kind = given.kind
+        RETURNING slot.kind
+    )
+    SELECT pg_notify('delayed_queue', kind) FROM (SELECT DISTINCT kind FROM freed) AS kinds WHERE %(notify)s
+"""
+
+BEAT = f"""
+    INSERT INTO delayed_queue_worker AS worker (
+        id, host, pid, kinds, threads, state, running, buffered, handled, failed, started_at, beat_at, version
+    )
+    VALUES (
+        %(id)s, %(host)s, %(pid)s, %(kinds)s::jsonb, %(threads)s, %(state)s, %(running)s, %(buffered)s, %(handled)s,
+        %(failed)s, {NOW}, {NOW}, %(version)s
+    )
+    ON CONFLICT (id) DO UPDATE SET
+        state = EXCLUDED.state, running = EXCLUDED.running, buffered = EXCLUDED.buffered, handled = EXCLUDED.handled,
+        failed = EXCLUDED.failed, beat_at = EXCLUDED.beat_at
+"""
+
+KEEP_SLOTS = f"""
+    UPDATE delayed_queue_slot SET expires_at = {NOW} + %(lease)s::bigint WHERE starts_with(lock_uuid, %(lock_prefix)s)
+"""
+
+LEAVE = "DELETE FROM delayed_queue_worker WHERE id = %s"
+
+RECORD_LOST = f"""
+    INSERT INTO delayed_queue_delivery (
+        kind, key, attempt, outcome, due_at, started_at, duration_us, finished_at, worker_id
+    )
+    SELECT lost.kind, lost.key, lost.attempt, 'lost', lost.due_at, lost.started_at, lost.duration, {NOW}, %(worker)s
+    FROM jsonb_to_recordset(%(lost)s::jsonb) AS lost (
+        kind text, key text, attempt integer, due_at bigint, started_at bigint, duration bigint
+    )
+"""
+
 # Prepared where that is safe (sessions.py). Only calls of functions, which look after their own plans: a plan of the
 # others that was made while the table was nearly empty would stay in the session when it is full.
-PREPARED = frozenset({OFFER, OFFER_WITH_OPTIONS, POLL, ACK})
+PREPARED = frozenset({OFFER, OFFER_WITH_OPTIONS, POLL, ACK, LEASE, FINISH, SETTLE, EXTEND_MANY})
