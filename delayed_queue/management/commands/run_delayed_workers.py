@@ -1,0 +1,178 @@
+"""``manage.py run_delayed_workers``"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from argparse import ArgumentParser
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import autoreload
+
+from delayed_queue.conf import settings
+from delayed_queue.errors import InvalidInput
+from delayed_queue.workers.board import Board
+from delayed_queue.workers.budget import Budget
+from delayed_queue.workers.health import HealthServer
+from delayed_queue.workers.options import WorkerOptions
+from delayed_queue.workers.supervisor import SILENCE, Supervisor
+from delayed_queue.workers.worker import Worker, new_board
+
+LEVELS = {0: logging.ERROR, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
+
+
+class Command(BaseCommand):
+    help = "Delivers messages to the tasks of this project: at their time, at least once, until it is told to stop."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        def number(least: float, kind: type) -> Callable[[str], Any]:
+            def parse(text: str) -> Any:
+                value = kind(text)
+                if not least <= value < float("inf"):
+                    raise ValueError
+                return value
+
+            parse.__name__ = f"number of at least {least:g}"
+            return parse
+
+        add = parser.add_argument
+        add("--processes", type=number(1, int), default=1, help="worker processes (default: %(default)s)")
+        add("--threads", type=number(1, int), default=8, help="plain handlers at once in each (default: %(default)s)")
+        add("--kinds", action="append", default=[], metavar="KIND,...", help="only these, or patterns such as 'shop.*'")
+        add("--namespaces", action="append", default=[], metavar="NAME,...", help="only kinds of these namespaces")
+        add("--exclude", action="append", default=[], metavar="KIND,...", help="not these kinds, or patterns")
+        add("--database", default=None, help="the alias of the database that has the queue")
+        add("--batch", type=number(1, int), default=500, help="leased at once, at the most (default: %(default)s)")
+        add("--lease", type=number(0.1, float), default=None, help="seconds; default: as each task says, 60")
+        add("--poll-period", type=number(0.01, float), default=None, help="seconds; default: the setting POLL_PERIOD")
+        add("--until-empty", action="store_true", help="end when nothing is due and nothing runs")
+        add("--max-messages", type=number(1, int), default=None, help="end after so many messages")
+        add("--with-cron", action="store_true", help="install the ticks of schedules, too")
+        add(
+            "--shutdown-timeout",
+            type=number(0, float),
+            default=30.0,
+            help="seconds for running handlers to end after SIGTERM; the rest is given back (default: %(default)g)",
+        )
+        add("--autoreload", action="store_true", help="start anew when code changes; for development")
+        add("--health-port", type=number(0, int), default=None, help="answer /healthz and /readyz on this port")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["with_cron"]:
+            raise CommandError("--with-cron needs schedules, which this version does not have yet.")
+        self._set_up_logging(options["verbosity"])
+        if options["autoreload"]:
+            if options["processes"] > 1:
+                raise CommandError("--autoreload runs one process: leave --processes out.")
+            autoreload.run_with_reloader(self._run_here, **options)
+            return
+        try:
+            if options["processes"] > 1 or self._called_from_command_line:  # type: ignore[attr-defined]
+                self._run_supervised(**options)
+            else:
+                self._run_here(**options)
+        except InvalidInput as error:
+            raise CommandError(str(error)) from error
+
+    def _run_supervised(self, **options: Any) -> None:
+        chosen = self._options(options)
+        supervisor = Supervisor(chosen, options["processes"], options["max_messages"], options["health_port"])
+        self._announce(chosen, options["processes"])
+        supervisor.run()
+
+    def _run_here(self, **options: Any) -> None:
+        """One worker in this very process: for call_command, tests and --autoreload."""
+        chosen = self._options(options)
+        board = new_board(chosen)
+        worker = Worker(chosen, board=board, budget=Budget(options["max_messages"]))
+        health = None
+        if options["health_port"] is not None:
+            health = HealthServer(options["health_port"], lambda: _report(board))
+            health.serve_in_thread()
+        self._announce(chosen, 1)
+        restore = _stop_on_signals(worker)
+        try:
+            worker.run()
+        finally:
+            restore()
+            if health is not None:
+                health.shutdown()
+                health.server_close()
+
+    def _options(self, options: dict[str, Any]) -> WorkerOptions:
+        database = options["database"] or settings.DATABASE
+        if database not in django_settings.DATABASES:
+            raise CommandError(f"There is no database {database!r}. Known: {', '.join(django_settings.DATABASES)}.")
+        chosen = WorkerOptions(
+            database=database,
+            threads=options["threads"],
+            batch=options["batch"],
+            lease=options["lease"],
+            poll_period=options["poll_period"],
+            shutdown_timeout=options["shutdown_timeout"],
+            until_empty=options["until_empty"],
+            kinds=_names(options["kinds"]),
+            namespaces=_names(options["namespaces"]),
+            exclude=_names(options["exclude"]),
+        )
+        if not chosen.served_kinds():
+            raise CommandError(
+                "There are no tasks to serve. Decorate functions in a tasks.py of an installed app with @delayed_task, "
+                "and look at --kinds, --namespaces and --exclude."
+            )
+        return chosen
+
+    def _announce(self, chosen: WorkerOptions, processes: int) -> None:
+        kinds = [served.kind for served in chosen.served_kinds()]
+        self.stdout.write(
+            f"{processes} worker process{'es' if processes > 1 else ''} with {chosen.threads} threads, "
+            f"{len(kinds)} kinds on {chosen.database!r}. Stop with Ctrl-C."
+        )
+        for kind in kinds:
+            self.stdout.write(f"  {kind}")
+        self.stdout.flush()
+
+    def _set_up_logging(self, verbosity: int) -> None:
+        """So that something is seen where a project has configured nothing; what it has configured is left alone."""
+        logger = logging.getLogger("delayed_queue")
+        if logger.hasHandlers():
+            return
+        handler = logging.StreamHandler(self.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(LEVELS[verbosity])
+
+
+def _names(given: list[str] | str) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+
+def _report(board: Board) -> tuple[bool, bool, dict[str, Any]]:
+    is_alive = board.beaten_ago < SILENCE
+    return is_alive, is_alive and board.is_ready, {"processes": 1}
+
+
+def _stop_on_signals(worker: Worker) -> Callable[[], None]:
+    """The first lets handlers finish, the second does not. Returns what puts the old handlers back."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None  # --autoreload: Django's own handlers end the process
+    received = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        worker.request_stop(None if received == 1 else 0.0)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    return restore

@@ -1,0 +1,64 @@
+"""How much a pool of handlers, threads or an event loop, has room for."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from delayed_queue.tasks.deliveries import Delivery
+
+# Leased ahead is what will be started within this time at the present rate: enough to hide the way to the database, and
+# little enough that a slow worker does not sit on what an idle one could do.
+AHEAD = 0.1
+SHORTEST_SAMPLE = 0.005
+
+
+class Pool(Protocol):
+    load: Load
+
+    def put(self, deliveries: list[Delivery]) -> None: ...
+
+
+class Load:
+    """What a pool holds, how fast it gets through it, and hence how much more it should be given.
+
+    Many threads write here without a lock: adding to a set, and taking out of it, are single steps for the interpreter.
+    """
+
+    def __init__(self, places: int, batch: int) -> None:
+        self.places = places
+        self._held: set[Delivery] = set()  # waiting or running
+        self._added = 0  # by one thread only, the fetcher's
+        self._batch = max(batch, places)
+        self._rate = 0.0
+        self._sampled_at = time.monotonic()
+        self._sampled = 0
+
+    def add(self, deliveries: list[Delivery]) -> None:
+        self._held.update(deliveries)
+        self._added += len(deliveries)
+
+    def remove(self, delivery: Delivery) -> None:
+        self._held.discard(delivery)
+
+    @property
+    def held(self) -> list[Delivery]:
+        return list(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def room(self) -> int:
+        """Something if a place is idle, or if half of what should be held is done: fewer statements."""
+        held = len(self._held)
+        target = min(self._batch, self.places + int(self._current_rate() * AHEAD))
+        return target - held if held < self.places or held <= target // 2 else 0
+
+    def _current_rate(self) -> float:
+        now = time.monotonic()
+        elapsed = now - self._sampled_at
+        if elapsed >= SHORTEST_SAMPLE:
+            finished = self._added - len(self._held)
+            self._rate = (self._rate + (finished - self._sampled) / elapsed) / 2
+            self._sampled, self._sampled_at = finished, now
+        return self._rate

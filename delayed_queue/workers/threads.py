@@ -1,0 +1,148 @@
+"""The threads that run plain handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django.db import connections
+
+from delayed_queue.tasks.deliveries import Delivery
+from delayed_queue.workers.buffer import Buffer
+from delayed_queue.workers.executor import Executor, TaskTimeout, fail
+from delayed_queue.workers.pools import Load
+
+if TYPE_CHECKING:
+    from delayed_queue.workers.board import Board
+    from delayed_queue.workers.timekeeper import Timekeeper
+
+
+class Threads:
+    """A fixed number of them, each in a lane of its own.
+
+    A thread that overruns its time is abandoned and replaced: Python cannot stop one that is inside a call of the
+    system, but the message need not wait for it.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        batch: int,
+        executor: Executor,
+        timekeeper: Timekeeper,
+        board: Board,
+        settle: Callable[[Delivery], None],
+        check_lease: Callable[[Delivery], bool],
+    ) -> None:
+        self.load = Load(count, batch)
+        self.buffer = Buffer()
+        self.abandoned = 0
+        self._executor = executor
+        self._timekeeper = timekeeper
+        self._board = board
+        self._settle = settle
+        self._check_lease = check_lease
+        for place in range(count):
+            self._start(place)
+
+    def put(self, deliveries: list[Delivery]) -> None:
+        self.load.add(deliveries)
+        self.buffer.put(deliveries)
+
+    def close(self) -> None:
+        self.buffer.close()
+
+    def _start(self, place: int) -> None:
+        lane = Lane(place)
+        thread = threading.Thread(target=self._work, args=[lane], name=f"handler-{place}", daemon=True)
+        thread.start()
+
+    def _work(self, lane: Lane) -> None:
+        lane.thread_id = threading.get_ident()
+        with contextlib.suppress(TaskTimeout):  # it may arrive anywhere once the lane is abandoned
+            while (delivery := self.buffer.take()) is not None:
+                if not self._run(lane, delivery):
+                    break
+        if lane.is_abandoned:
+            self.abandoned -= 1
+        connections.close_all()
+
+    def _run(self, lane: Lane, delivery: Delivery) -> bool:
+        """False if the lane was abandoned meanwhile."""
+        if delivery.is_lost or (time.monotonic() >= delivery.held_until and not self._check_lease(delivery)):
+            delivery.outcome, delivery.is_lost = "lost", True  # the process stood still for longer than the lease
+            self._settle(delivery)
+            return True
+        timeout = delivery.task.timeout
+        lane.begin(delivery)
+        self._board.start(lane.place, delivery.id)
+        if timeout is not None:
+            self._timekeeper.watch(time.monotonic() + timeout, lambda: self._overrun(lane, delivery))
+        self._executor.execute(delivery, lane.stop_the_clock if timeout is not None else None)
+        if not lane.end():
+            return False
+        self._board.end(lane.place)
+        for connection in connections.all(initialized_only=True):
+            connection.close_if_unusable_or_obsolete()
+        self._settle(delivery)
+        return True
+
+    def _overrun(self, lane: Lane, delivery: Delivery) -> None:
+        """Called by the timekeeper."""
+        timeout = delivery.task.timeout
+        abandoned = Delivery.__new__(Delivery)  # the thread may still write to the one it has
+        if not lane.abandon(delivery, lambda: _copy(delivery, abandoned)):
+            return
+        self.abandoned += 1
+        error = f"TaskTimeout: the handler ran for more than {timeout:g} s"
+        abandoned.is_settled = False
+        abandoned.duration_us = int((time.monotonic() - delivery.started) * 1_000_000)
+        fail(abandoned, error, error)
+        delivery.is_lost = True
+        self.load.remove(delivery)
+        self._board.end(lane.place)
+        self._settle(abandoned)
+        self._start(lane.place)
+
+
+class Lane:
+    """One thread and what it runs; the lock decides between its end and its time-out."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.thread_id = 0
+        self.is_abandoned = False
+        self._delivery: Delivery | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def end(self) -> bool:
+        with self._lock:
+            self._delivery = None
+            return not self.is_abandoned
+
+    def stop_the_clock(self) -> None:
+        """The handler is through, and only its commit is left to do."""
+        with self._lock:
+            self._delivery = None
+
+    def abandon(self, delivery: Delivery, before: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._delivery is not delivery:
+                return False
+            before()
+            self.is_abandoned = True
+            # Raised as soon as the thread executes Python again.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread_id), ctypes.py_object(TaskTimeout))
+            return True
+
+
+def _copy(source: Delivery, target: Delivery) -> None:
+    for name in Delivery.__slots__:
+        setattr(target, name, getattr(source, name))
