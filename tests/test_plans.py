@@ -15,8 +15,13 @@ import psycopg
 import pytest
 from django.db import connection
 
-from delayed_queue import DelayedQueue, OfferOutcome, ScheduledMessage
+from delayed_queue import DelayedQueue, OfferOutcome, ScheduledMessage, delayed_task
 from delayed_queue.queues import queue_kind
+from delayed_queue.testing import isolated_registry
+from delayed_queue.workers.executor import fail
+from delayed_queue.workers.identity import Identity
+from delayed_queue.workers.options import WorkerOptions
+from delayed_queue.workers.store import Store
 from tests.conftest import connect
 from tests.explaining import explained
 
@@ -62,7 +67,7 @@ def million(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.C
         )
         assert outcomes == [OfferOutcome.CREATED] * FUTURE
         yield raw
-        raw.execute("TRUNCATE delayed_queue, delayed_queue_dead")
+        raw.execute("TRUNCATE delayed_queue, delayed_queue_dead, delayed_queue_delivery")
         raw.execute("ALTER TABLE delayed_queue RESET (autovacuum_enabled)")
         connection.close()
 
@@ -127,6 +132,25 @@ class TestBesideAMillion:
             reminders.drop("k")
         assert len(buffers) == 9
         assert max(buffers) <= 100
+
+    def test_what_workers_do_reads_a_few_pages(self, million: psycopg.Connection[Any]) -> None:
+        insert(million, 40, "now() - interval '1 minute'", "due-")
+        with isolated_registry():
+            delayed_task(kind=KIND)(lambda: None)
+            kinds = WorkerOptions().served_kinds()
+        store = Store("default", Identity())
+        with counted() as buffers:
+            leased = store.lease(kinds, [10], store.identity.new_lock_uuid(), keeper=None)  # type: ignore[arg-type]
+            assert len(store.extend(leased.deliveries)) == 10
+            done, failed = leased.deliveries[:5], leased.deliveries[5:]
+            for delivery in failed:
+                fail(delivery, "error", "error")
+            failed[0].outcome = "dead"
+            assert len(store.finish(done)) == 5
+            assert len(store.settle(failed)) == 5
+            store.reclaim(kinds, store.identity.lock_prefix)
+        assert len(buffers) == 5
+        assert max(buffers) <= 600
 
 
 PLANS = re.compile(

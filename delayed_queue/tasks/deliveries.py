@@ -30,6 +30,7 @@ class Delivery:
         "due_at",
         "duration_us",
         "error",
+        "exception",
         "held_until",
         "id",
         "is_limited",
@@ -83,6 +84,7 @@ class Delivery:
         self.is_settled = False  # in the database, too
         self.duration_us = 0
         self.delay_ms = 0
+        self.exception: BaseException | None = None  # what the handler raised, for receivers of signals
         self.error: str | None = None
         self.summary: str | None = None
         self.reason: str | None = None

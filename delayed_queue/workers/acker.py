@@ -98,7 +98,7 @@ class Acker:
         while unsettled:
             try:
                 with watched(self._store.connection):
-                    self._settle(unsettled, is_repeated=failures > 0)
+                    self.settle(unsettled, is_repeated=failures > 0)
             except Exception as error:
                 failures += 1
                 unsettled = [delivery for delivery in unsettled if not delivery.is_settled]
@@ -114,7 +114,8 @@ class Acker:
                 break
         self._in_hand = 0
 
-    def _settle(self, batch: list[Delivery], is_repeated: bool) -> None:
+    def settle(self, batch: list[Delivery], is_repeated: bool = False) -> None:
+        """Once, in the thread that calls."""
         done = [delivery for delivery in batch if delivery.outcome == "done" and not delivery.is_settled]
         lost = [delivery for delivery in batch if delivery.outcome == "lost"]
         others = [

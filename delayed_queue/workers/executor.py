@@ -101,6 +101,7 @@ class Executor:
 def judge(delivery: Delivery, error: BaseException) -> None:
     """What becomes of a message whose handler raised this."""
     delivery.is_settled = False
+    delivery.exception = error
     try:
         _judge(delivery, error)
     except Exception as trouble:  # such as an exception whose own text cannot be made

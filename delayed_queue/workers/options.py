@@ -42,7 +42,7 @@ def choose(
 ) -> dict[str, Task[..., Any]]:
     """Those of the kinds (or patterns, as ``shop.*``) and in the namespaces, where such are given, but the excluded."""
     for pattern in (*kinds, *exclude):
-        if not any(fnmatchcase(kind, pattern) for kind in tasks):
+        if not any(_matches(kind, pattern) for kind in tasks):
             near = difflib.get_close_matches(pattern, tasks, n=1, cutoff=0.4)
             known = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(tasks)) or 'none'}."
             raise InvalidInput(f"No task serves the kind {pattern!r}. {known}")
@@ -55,7 +55,11 @@ def choose(
     return {
         kind: task
         for kind, task in tasks.items()
-        if (not kinds or any(fnmatchcase(kind, pattern) for pattern in kinds))
+        if (not kinds or any(_matches(kind, pattern) for pattern in kinds))
         and (not namespaces or namespace_of(kind) in namespaces)
-        and not any(fnmatchcase(kind, pattern) for pattern in exclude)
+        and not any(_matches(kind, pattern) for pattern in exclude)
     }
+
+
+def _matches(kind: str, pattern: str) -> bool:
+    return kind == pattern or fnmatchcase(kind, pattern)

@@ -129,9 +129,10 @@ class Command(BaseCommand):
 
     def _announce(self, chosen: WorkerOptions, processes: int) -> None:
         kinds = [served.kind for served in chosen.served_kinds()]
+        each = f"{chosen.threads} thread{'s' if chosen.threads > 1 else ''}"
         self.stdout.write(
-            f"{processes} worker process{'es' if processes > 1 else ''} with {chosen.threads} threads, "
-            f"{len(kinds)} kinds on {chosen.database!r}. Stop with Ctrl-C."
+            f"{processes} worker process{'es' if processes > 1 else ''} with {each} on {chosen.database!r}, "
+            "for these kinds. Stop with Ctrl-C."
         )
         for kind in kinds:
             self.stdout.write(f"  {kind}")
