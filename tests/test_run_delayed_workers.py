@@ -125,6 +125,7 @@ def workers() -> int:
         ({"namespaces": ["mails"]}, "No task is in the namespace 'mails'. Known: default, mail."),
         ({"database": "nowhere"}, "There is no database 'nowhere'. Known: default, second."),
         ({"kinds": ["unknown"], "exclude": ["unk*"]}, "There are no tasks to serve."),
+        ({"poll_period": 5.0}, "--poll-period may be 3 at the most"),
         ({"with_cron": True}, "--with-cron needs schedules"),
         ({"autoreload": True, "processes": 2}, "--autoreload runs one process"),
     ],

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from delayed_queue import (
@@ -27,6 +27,7 @@ from delayed_queue import (
 )
 from delayed_queue.models import DeadMessage, DelayedMessage, Delivery, Worker
 from delayed_queue.testing import isolated_registry
+from tests.conftest import connect
 from tests.working import run_until_empty, running_worker, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -289,6 +290,55 @@ def test_the_connection_that_one_handler_broke_does_not_reach_the_next() -> None
         reads.offer()
     run_until_empty(threads=1)
     assert len(seen) == 3
+
+
+def test_a_thread_keeps_its_connection_from_message_to_message() -> None:
+    backends = []
+
+    @delayed_task(kind="k")
+    def note() -> None:
+        Worker.objects.count()
+        backends.append(connection.connection.info.backend_pid)
+
+    note.offer_many([()] * 20)
+    run_until_empty(threads=1)
+    assert len(backends) == 20
+    assert len(set(backends)) == 1
+
+
+def test_a_connection_that_was_severed_while_idle_costs_no_attempt() -> None:
+    backends: list[int] = []
+
+    @delayed_task(kind="k", max_attempts=1)
+    def note() -> None:
+        Worker.objects.count()
+        backends.append(connection.connection.info.backend_pid)
+
+    with running_worker(threads=1):
+        note.offer()
+        wait_until(lambda: backends)
+        with connect() as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", backends)
+        note.offer()
+        wait_until(lambda: len(backends) == 2)
+    assert not DeadMessage.objects.exists()
+
+
+def test_a_transaction_that_a_handler_left_open_does_not_reach_the_next() -> None:
+    seen = []
+
+    @delayed_task(kind="forgets")
+    def forgets() -> None:
+        transaction.atomic().__enter__()
+        Worker.objects.create(id=7, host="forgotten", pid=1, threads=1, started_at=0, beat_at=0)
+
+    note = delayed_task(kind="notes")(lambda: seen.append(connection.in_atomic_block))
+    for _ in range(2):
+        forgets.offer()
+        note.offer()
+    run_until_empty(threads=1)
+    assert seen == [False, False]
+    assert not Worker.objects.filter(host="forgotten").exists()
 
 
 # Time-outs

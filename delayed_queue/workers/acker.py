@@ -101,7 +101,7 @@ class Acker:
                     self.settle(unsettled, is_repeated=failures > 0)
             except Exception as error:
                 failures += 1
-                unsettled = [delivery for delivery in unsettled if not delivery.is_settled]
+                unsettled = [delivery for delivery in unsettled if not delivery.is_settled or delivery.is_limited]
                 if not isinstance(error, QueueUnavailable):
                     logger.exception("What was handled could not be settled; trying again")
                 elif failures == 1:
@@ -129,8 +129,11 @@ class Acker:
             for delivery in others:
                 delivery.outcome = became.get(delivery.id, {}).get("outcome", delivery.outcome)
             lost += self._close(others, set(became), is_repeated)
-        if any(delivery.is_limited for delivery in batch):
-            self._store.free_slots(delivery for delivery in batch if delivery.is_limited)
+        limited = [delivery for delivery in batch if delivery.is_limited]
+        if limited:
+            self._store.free_slots(limited)
+            for delivery in limited:
+                delivery.is_limited = False
         if lost:
             self._store.record_lost(delivery for delivery in lost if delivery.started)
         for delivery in lost:

@@ -10,7 +10,7 @@ class Budget:
     """Shared by the processes that are forked after it was made."""
 
     def __init__(self, messages: int | None = None) -> None:
-        self._left = None if messages is None else multiprocessing.Value("q", messages)
+        self._left = None if messages is None else multiprocessing.get_context("fork").Value("q", messages)
 
     @property
     def is_limited(self) -> bool:

@@ -114,8 +114,9 @@ class Fetcher:
             self._wants_room = False
             if is_sweep:
                 self._sweep_at = now + self._store.messages.poll_period
-            leased = self._lease(worth_a_look, rooms)
-            if not leased and is_sweep and len(worth_a_look) == len(self._kinds):
+            found = self._lease(worth_a_look, rooms)
+            is_all = is_sweep and len(worth_a_look) == len(self._kinds)
+            if not found and is_all and not any(served.is_held_back for served in self._kinds):
                 self.found_nothing_at = now
             if self._waker.start_listening(self._store.connection):
                 self._sweep_at = 0.0  # one may have been offered since the look; from now on it is heard of

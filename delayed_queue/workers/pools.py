@@ -41,6 +41,9 @@ class Load:
     def remove(self, delivery: Delivery) -> None:
         self._held.discard(delivery)
 
+    def holds(self, delivery: Delivery) -> bool:
+        return delivery in self._held
+
     @property
     def held(self) -> list[Delivery]:
         return list(self._held)

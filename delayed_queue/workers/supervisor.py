@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
@@ -28,7 +29,7 @@ from delayed_queue.workers.budget import Budget
 from delayed_queue.workers.health import HealthServer
 from delayed_queue.workers.identity import Identity
 from delayed_queue.workers.options import WorkerOptions
-from delayed_queue.workers.store import Store
+from delayed_queue.workers.store import ServedKind, Store
 from delayed_queue.workers.worker import TIME_TO_SETTLE, Worker, new_board
 
 logger = logging.getLogger("delayed_queue.workers")
@@ -57,12 +58,14 @@ class Child:
 
 @dataclass
 class Estate:
-    """What a dead process left behind, and has not been given back yet."""
+    """What a dead process left behind. Another process gives it back, so that the supervisor waits for no database."""
 
     identity: Identity
     started: list[int]
     error: str | None
-    since: float = field(default_factory=time.monotonic)
+    died_at: float = field(default_factory=time.monotonic)
+    process: ForkProcess | None = None
+    since: float = float("-inf")
 
 
 class Supervisor:
@@ -82,6 +85,8 @@ class Supervisor:
     def run(self) -> int:
         """Until all processes have ended by themselves, or were told to. Returns the exit code."""
         lines.prepare(self.options.database)
+        connections.close_all()  # children must not share a connection; from here on there is none
+        self._pid = os.getpid()
         wakeup, self._wakeup = os.pipe()
         for descriptor in (wakeup, self._wakeup):
             os.set_blocking(descriptor, False)
@@ -93,7 +98,10 @@ class Supervisor:
             self._bury_dead()
             self._kill_silent()
             self._settle_estates()
-        self._settle_estates()
+        deadline = time.monotonic() + TIME_TO_SETTLE
+        while self._estates and time.monotonic() < deadline:
+            self._wait(wakeup)
+            self._settle_estates()
         return 0
 
     def report(self) -> tuple[bool, bool, dict[str, Any]]:
@@ -108,6 +116,8 @@ class Supervisor:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first lets them finish, the second does not."""
+        if os.getpid() != self._pid:
+            os._exit(0)  # a child that was told before it could listen for itself
         self._signals += 1
         os.write(self._wakeup, b"!")
         if self._signals == 1:
@@ -129,26 +139,24 @@ class Supervisor:
                 self._start(child)
 
     def _start(self, child: Child) -> None:
-        connections.close_all()  # a child must not share a connection
         child.identity, child.board, child.started_at = Identity(), new_board(self.options), time.monotonic()
-        child.process = self._context.Process(
-            target=_work,
-            args=(self.options, child.identity.id, child.board, self._budget, os.getpid(), self._health),
-            name=f"worker-{child.number}",
+        child.process = self._fork(
+            _work, self.options, child.identity.id, child.board, self._budget, os.getpid(), self._health
         )
-        sys.stdout.flush()
-        sys.stderr.flush()
-        child.process.start()
 
     def _wait(self, wakeup: int) -> None:
         sources: list[Any] = [child.process.sentinel for child in self._children if child.process is not None]
+        givers = [estate.process for estate in self._estates if estate.process is not None]
+        sources += [process.sentinel for process in givers if process.is_alive()]
         sources.append(wakeup)
         if self._health is not None:
             sources.append(self._health.socket)
         turn = TURN
         if self._kill_at is not None:
             turn = min(turn, max(0.0, self._kill_at - time.monotonic()))
-        ready = wait(sources, timeout=0.1 if self._estates else turn)
+        if self._estates:
+            turn = min(turn, 0.05)
+        ready = wait(sources, timeout=turn)
         if wakeup in ready:
             os.read(wakeup, 4096)
         if self._health is not None and self._health.socket in ready:
@@ -187,22 +195,30 @@ class Supervisor:
     def _settle_estates(self) -> None:
         remaining = []
         for estate in self._estates:
-            store = Store(self.options.database, estate.identity, poll_period=self.options.poll_period)
-            delays = {id: int(_again.seconds(3) * 1000) for id in estate.started}
-            try:
-                count = store.reclaim(self.kinds, estate.identity.lock_prefix, delays, estate.error)
-                store.leave()
-            except Exception as error:
-                longest = max((served.lease_ms for served in self.kinds), default=0) / 1000
-                if time.monotonic() - estate.since < longest and not self._signals:
-                    remaining.append(estate)
-                logger.debug("What a dead process held could not be given back yet: %s", error_text(error))
-            else:
-                if count:
-                    logger.warning("%d messages that a dead process held were given back", count)
-        if self._estates:
-            connections.close_all()
+            process = estate.process
+            if process is not None and process.is_alive():
+                if time.monotonic() - estate.since > lines.LONGEST_CALL:
+                    process.kill()
+                remaining.append(estate)
+            elif process is not None and process.exitcode == 0:
+                process.join()
+            elif time.monotonic() - estate.died_at < self._longest_lease:  # else it has come back by itself
+                if time.monotonic() - estate.since > TURN:
+                    estate.since = time.monotonic()
+                    estate.process = self._fork(_give_back, self.options, self.kinds, estate)
+                remaining.append(estate)
         self._estates = remaining
+
+    @property
+    def _longest_lease(self) -> float:
+        return max((served.lease_ms for served in self.kinds), default=0) / 1000
+
+    def _fork(self, target: Callable[..., None], *args: Any) -> ForkProcess:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process = self._context.Process(target=target, args=args)
+        process.start()
+        return process
 
     def _kill_silent(self) -> None:
         now = time.monotonic()
@@ -224,20 +240,33 @@ def _work(
     if health is not None:
         health.socket.close()  # the supervisor answers
     worker = Worker(options, Identity(id=id), board, budget)
-    signals = 0
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal signals
-        signals += 1
-        worker.request_stop(None if signals == 1 else 0.0)
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor passes it on
+    # systemd sends it to all processes, and so does the supervisor: twice means no more than once. It is the supervisor
+    # that hurries, and kills.
+    signal.signal(signal.SIGTERM, lambda number, frame: worker.request_stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all, and the supervisor passes it on
     worker.run(is_orphan=lambda: os.getppid() != supervisor)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(WORN_OUT if worker.is_worn_out else 0)  # a handler that does not end must not keep the process
+
+
+def _give_back(options: WorkerOptions, kinds: list[ServedKind], estate: Estate) -> None:
+    """In a process of its own: release what the dead one held."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # it is quick, and killed if it is not
+    store = Store(options.database, estate.identity, poll_period=options.poll_period)
+    delays = {id: int(_again.seconds(3) * 1000) for id in estate.started}
+    try:
+        count = store.reclaim(kinds, estate.identity.lock_prefix, delays, estate.error)
+        store.leave()
+    except Exception as error:
+        logger.debug("What a dead process held could not be given back yet: %s", error_text(error))
+        os._exit(1)
+    if count:
+        logger.warning("%d messages that a dead process held were given back", count)
+    logging.shutdown()
+    os._exit(0)
 
 
 def _send(pid: int, number: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,12 +13,15 @@ from django.db import connections
 
 from delayed_queue.tasks.deliveries import Delivery
 from delayed_queue.workers.buffer import Buffer
-from delayed_queue.workers.executor import Executor, TaskTimeout, fail
+from delayed_queue.workers.connections import drop_severed, tidy
+from delayed_queue.workers.executor import Executor, TaskTimeout, fail, judge
 from delayed_queue.workers.pools import Load
 
 if TYPE_CHECKING:
     from delayed_queue.workers.board import Board
     from delayed_queue.workers.timekeeper import Timekeeper
+
+logger = logging.getLogger("delayed_queue.workers")
 
 
 class Threads:
@@ -63,21 +66,33 @@ class Threads:
 
     def _work(self, lane: Lane) -> None:
         lane.thread_id = threading.get_ident()
-        with contextlib.suppress(TaskTimeout):  # it may arrive anywhere once the lane is abandoned
+        delivery = None
+        try:
             while (delivery := self.buffer.take()) is not None:
                 if not self._run(lane, delivery):
                     break
+        except TaskTimeout:
+            pass  # it may arrive anywhere once the lane is abandoned
+        except Exception as error:
+            logger.exception("A handler's thread failed; another takes its place")
+            if delivery is not None and self.load.holds(delivery):
+                judge(delivery, error)
+                self._settle(delivery)
+        finally:
+            connections.close_all()
         if lane.is_abandoned:
             self.abandoned -= 1
-        connections.close_all()
+        elif delivery is not None:  # the buffer was not closed
+            self._start(lane.place)
 
     def _run(self, lane: Lane, delivery: Delivery) -> bool:
-        """False if the lane was abandoned meanwhile."""
+        """False if the thread cannot go on: it was abandoned, or the handler has left its connection in a mess."""
         if delivery.is_lost or (time.monotonic() >= delivery.held_until and not self._check_lease(delivery)):
             delivery.outcome, delivery.is_lost = "lost", True  # the process stood still for longer than the lease
             self._settle(delivery)
             return True
         timeout = delivery.task.timeout
+        drop_severed()
         lane.begin(delivery)
         self._board.start(lane.place, delivery.id)
         if timeout is not None:
@@ -86,9 +101,10 @@ class Threads:
         if not lane.end():
             return False
         self._board.end(lane.place)
-        for connection in connections.all(initialized_only=True):
-            connection.close_if_unusable_or_obsolete()
         self._settle(delivery)
+        if not tidy():
+            logger.error("The handler of %s left a transaction open", delivery.kind, extra=delivery.told)
+            return False
         return True
 
     def _overrun(self, lane: Lane, delivery: Delivery) -> None:

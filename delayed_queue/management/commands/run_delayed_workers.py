@@ -108,6 +108,11 @@ class Command(BaseCommand):
         database = options["database"] or settings.DATABASE
         if database not in django_settings.DATABASES:
             raise CommandError(f"There is no database {database!r}. Known: {', '.join(django_settings.DATABASES)}.")
+        if (options["poll_period"] or 0) > settings.POLL_PERIOD:
+            raise CommandError(
+                f"--poll-period may be {settings.POLL_PERIOD:g} at the most: what is due sooner is announced by those "
+                "who offer it, and what is due later is not. Raise DELAYED_QUEUE['POLL_PERIOD'] for them all instead."
+            )
         chosen = WorkerOptions(
             database=database,
             threads=options["threads"],
