@@ -9,14 +9,14 @@ from example_project.demo import Demo
 
 
 class Command(BaseCommand):
-    help = "Offer orders that are due within seconds, change and drop some, deliver them, and show how late they were."
+    help = "A shop on a busy day: orders, deadlines, payments, webhooks; real workers, one of them killed on the way."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--messages", type=int, default=400, help="how many orders (default: 400)")
-        parser.add_argument("--seconds", type=float, default=6, help="within which time they are due (default: 6)")
+        parser.add_argument("--orders", type=int, default=300, help="how many (default: %(default)s)")
+        parser.add_argument("--seconds", type=float, default=8, help="until the last deadline (default: %(default)s)")
 
-    def handle(self, *args: Any, messages: int, seconds: float, **options: Any) -> None:
-        if messages < 10 or seconds <= 0:
-            raise CommandError("The demo needs at least 10 messages and some time.")
-        if not Demo(Console(), messages, seconds).run():
-            raise CommandError("Not everything was delivered as it should; see above.")
+    def handle(self, *args: Any, orders: int, seconds: float, **options: Any) -> None:
+        if orders < 20 or seconds < 3:
+            raise CommandError("The demo needs at least 20 orders and 3 seconds.")
+        if not Demo(Console(), orders, seconds).run():
+            raise CommandError("Not everything came out as it should; see above.")
