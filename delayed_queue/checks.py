@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -57,3 +57,30 @@ def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
             id="delayed_queue.E004",
         )
     ]
+
+
+def check_task_backend(
+    alias: str, mistakes: Iterable[tuple[str, str | None]], database: str | None
+) -> list[CheckMessage]:
+    """Of a DelayedQueueBackend in TASKS, which finds the mistakes in its OPTIONS itself."""
+    found: list[CheckMessage] = [Error(sentence, hint=hint, id="delayed_queue.E005") for sentence, hint in mistakes]
+    if found or database is None:
+        return found
+    where = f"TASKS[{alias!r}]['OPTIONS']['database']"
+    if database not in django_settings.DATABASES:
+        return [
+            Error(
+                f"{where} is {database!r}, which is not in DATABASES.",
+                hint=f"Use one of: {', '.join(django_settings.DATABASES)}.",
+                id="delayed_queue.E006",
+            )
+        ]
+    if connections[database].vendor != "postgresql":
+        return [
+            Error(
+                f"{where} is {database!r}, which is {connections[database].display_name}; the queue needs PostgreSQL.",
+                hint="Name a PostgreSQL database, or leave it out for that of the queue.",
+                id="delayed_queue.E007",
+            )
+        ]
+    return []

@@ -37,6 +37,8 @@ class Settings:
     HISTORY_RETENTION: float = 7 * 86400.0
     # Seconds for which dead messages are kept. None: until someone re-drives or discards them.
     DEAD_RETENTION: float | None = None
+    # Seconds for which the results of Django's tasks are kept after they were finished.
+    RESULT_RETENTION: float = 7 * 86400.0
     # Which attempts get a line of history: all; failures, which are all but those that are done; or none. A line is
     # written with the acknowledgement, and costs about 250 bytes of WAL.
     JOURNAL: str = field(default="all", metadata={"choices": ("all", "failures", "none")})

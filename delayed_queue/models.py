@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -13,6 +14,7 @@ from delayed_queue.controls import ControlManager
 from delayed_queue.dead import DeadMessageManager
 from delayed_queue.history import DeliveryManager
 from delayed_queue.managers import DelayedMessageManager
+from delayed_queue.results import StoredResultManager
 
 
 class DelayedMessage(models.Model):
@@ -93,7 +95,10 @@ class DeadMessage(models.Model):
         required_db_vendor = "postgresql"
         verbose_name = _("dead message")
         verbose_name_plural = _("dead messages")
-        indexes: ClassVar = [models.Index(fields=["kind", "died_at"], name="delayed_queue_dead_kind")]
+        indexes: ClassVar = [
+            models.Index(fields=["kind", "died_at"], name="delayed_queue_dead_kind"),
+            models.Index(fields=["key", "kind"], name="delayed_queue_dead_key"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.key} ({self.kind}): {self.reason}"
@@ -263,3 +268,55 @@ class Slot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.running} of {self.kind}"
+
+
+class StoredResult(models.Model):
+    """What became of a task that Django's ``enqueue()`` put into the queue; its id is the key of the message.
+
+    Unlike those of the queue its times are those of Django, for ``run_after`` must come back as it was given. What is
+    called and returned is JSON as text: jsonb would refuse NUL, and make 10000000000000000 of 1e16.
+    """
+
+    class Status(models.TextChoices):
+        READY = "READY", _("ready")
+        RUNNING = "RUNNING", _("running")
+        FAILED = "FAILED", _("failed")
+        SUCCESSFUL = "SUCCESSFUL", _("successful")
+
+    id = models.CharField(_("id"), primary_key=True, max_length=63, db_collation="C")
+    kind = models.CharField(_("kind"), max_length=100, db_collation="C")
+    backend = models.TextField(_("backend"))
+    queue_name = models.TextField(_("queue"))
+    priority = models.SmallIntegerField(_("priority"))
+    run_after = models.DateTimeField(_("to run after"), null=True, blank=True)
+    call = models.TextField(_("call"))
+    status = models.CharField(_("status"), max_length=10, choices=Status)
+    enqueued_at = models.DateTimeField(_("enqueued at"))
+    started_at = models.DateTimeField(_("first started at"), null=True, blank=True)
+    last_attempted_at = models.DateTimeField(_("last started at"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    return_value = models.TextField(_("return value"), null=True, blank=True)
+    errors = models.JSONField(_("errors"), default=list)
+    worker_ids = models.JSONField(_("workers"), default=list)
+    # The lease that began last: only its handler may write what came of it.
+    lock_uuid = models.CharField(_("lease"), max_length=36, null=True, blank=True)
+
+    objects: ClassVar[StoredResultManager] = StoredResultManager()
+
+    class Meta:
+        db_table = "delayed_queue_result"
+        required_db_vendor = "postgresql"
+        verbose_name = _("task result")
+        verbose_name_plural = _("task results")
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.kind}): {self.status}"
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == self.Status.SUCCESSFUL
+
+    @property
+    def value(self) -> Any:
+        """What the function returned; None also where it has not."""
+        return None if self.return_value is None else json.loads(self.return_value)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import connections, transaction
+from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from delayed_queue.clocks import Duration
@@ -133,14 +133,14 @@ def _usable_after_an_error(alias: str) -> Iterator[None]:
     if not connection.in_atomic_block:
         yield
         return
-    savepoint = transaction.savepoint(using=alias)
+    savepoint = str(connection.savepoint())
     try:
         yield
     finally:
         if connection.connection.info.transaction_status == TransactionStatus.INERROR:
-            transaction.savepoint_rollback(savepoint, using=alias)
+            connection.savepoint_rollback(savepoint)
         else:
-            transaction.savepoint_commit(savepoint, using=alias)
+            connection.savepoint_commit(savepoint)
 
 
 class _Keeper:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from delayed_queue.testing import isolated_registry
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -23,14 +25,15 @@ def blocks(page: Path) -> list[tuple[str, str, int]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_the_snippets_of_a_page_run(page: Path) -> None:
     names: dict[str, Any] = {"__name__": "snippet"}
-    for language, source, line in blocks(page):
-        if language == "python":
-            program = compile("\n" * line + source, str(page), "exec")
-            if not source.startswith("# settings.py"):
-                exec(program, names)  # noqa: S102
-        elif "CONCURRENTLY" not in source:
-            with connection.cursor() as cursor:
-                cursor.execute(source)
+    with isolated_registry():
+        for language, source, line in blocks(page):
+            if language == "python":
+                program = compile("\n" * line + source, str(page), "exec")
+                if not source.startswith("# settings.py"):
+                    exec(program, names)  # noqa: S102
+            elif "CONCURRENTLY" not in source:
+                with connection.cursor() as cursor:
+                    cursor.execute(source)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -56,6 +56,7 @@ def test_everything_that_is_out_of_date_goes() -> None:
         f"History: dropped {name(datetime.now(UTC) - 9 * A_DAY)}",
         "Workers: deleted 1 that were silent for more than a day",
         "Slots: deleted 1 that had expired",
+        "Results: deleted 0 that were finished too long ago, or have no message",
         "Dead messages: discarded 1 that died more than 30 days ago",
     ]
     assert name(datetime.now(UTC) - 6 * A_DAY) in partitions()

@@ -213,5 +213,8 @@ class Migration(migrations.Migration):
                 ),
             ],
         ),
+        migrations.AddIndex(
+            model_name="deadmessage", index=models.Index(fields=["key", "kind"], name="delayed_queue_dead_key")
+        ),
         RunPostgreSQL("SELECT delayed_queue_make_partitions(5, 7)", RunPostgreSQL.noop),
     ]

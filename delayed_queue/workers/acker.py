@@ -43,6 +43,10 @@ class Acker:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def put(self, delivery: Delivery) -> None:
         self._pending.append(delivery)
         if self._is_waiting:

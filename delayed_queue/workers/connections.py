@@ -12,6 +12,8 @@ import time
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from delayed_queue.workers import lines
+
 
 def tidy() -> bool:
     """After a handler. False if it left a transaction open, and this thread must not run another one."""
@@ -24,7 +26,9 @@ def tidy() -> bool:
         elif connection.get_autocommit() != connection.settings_dict["AUTOCOMMIT"]:
             connection.close()
         elif connection.errors_occurred:
-            if connection.is_usable():
+            with lines.watched(connection):
+                is_usable = connection.is_usable()
+            if is_usable:
                 connection.errors_occurred = False
             else:
                 connection.close()
@@ -37,13 +41,15 @@ def tidy() -> bool:
 def drop_severed() -> None:
     """Before a handler: a server that went away has left the end of the stream to read, and nothing else would be.
 
-    So that a restart of the database does not cost every thread's next message an attempt.
+    So that a restart of the database does not cost every thread's next message an attempt. A line that went silent
+    leaves nothing: those that were there when another one did are not trusted, as a handler might wait for ever.
     """
+    is_suspect = lines.are_suspect()
     for connection in connections.all(initialized_only=True):
         line = connection.connection
         if line is None or connection.in_atomic_block or connection.vendor != "postgresql":
             continue
-        if line.closed or _is_readable(line.fileno()):
+        if line.closed or is_suspect or _is_readable(line.fileno()):
             connection.close()
 
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any
 
@@ -85,15 +86,14 @@ class Executor:
         if not delivery.task.atomic:
             delivery.task.function(*args, **kwargs)
             return
-        with transaction.atomic(using=self._store.database):
+        with ExitStack() as until_committed, transaction.atomic(using=self._store.database):
             delivery.task.function(*args, **kwargs)
             if before_settling is not None:
                 before_settling()
             delivery.outcome = "done"
             delivery.duration_us = int((time.monotonic() - delivery.started) * 1_000_000)
-            with watched(self._store.connection):
-                is_ours = self._store.finish([delivery])
-            if not is_ours:
+            until_committed.enter_context(watched(self._store.connection))  # no time-out ends a silent COMMIT any more
+            if not self._store.finish([delivery]):
                 raise LeaseLost(f"The lease of {delivery.key} was lost before its handling ended; it is undone")
         delivery.is_settled = True
 

@@ -59,6 +59,10 @@ class Fetcher:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Lease nothing any more."""
         self._is_stopping = True
@@ -118,8 +122,9 @@ class Fetcher:
             is_all = is_sweep and len(worth_a_look) == len(self._kinds)
             if not found and is_all and not any(served.is_held_back for served in self._kinds):
                 self.found_nothing_at = now
-            if self._waker.start_listening(self._store.connection):
-                self._sweep_at = 0.0  # one may have been offered since the look; from now on it is heard of
+            with watched(self._store.connection):
+                if self._waker.start_listening(self._store.connection):
+                    self._sweep_at = 0.0  # one may have been offered since the look; from now on it is heard of
             return
         looks = [served.look_at for served in self._kinds if rooms[served.pool] > 0]
         self._note(self._waker.wait(min(self._sweep_at if looks else now + 1.0, *looks, now + 60.0)))

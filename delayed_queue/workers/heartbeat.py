@@ -60,6 +60,10 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self, deadline: float) -> None:
         self._is_stopping = True
         self._requests.put(None)

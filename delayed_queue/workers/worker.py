@@ -110,7 +110,8 @@ class Worker:
             unsettled=lambda: self._acker.pending,
             most_unsettled=2 * options.batch,
         )
-        for part in (self._acker, self._heartbeat, self._fetcher):
+        self._parts = (self._acker, self._heartbeat, self._fetcher)
+        for part in self._parts:
             part.start()
         signals.worker_started.send_robust(sender=Worker, identity=self.identity)
 
@@ -129,6 +130,10 @@ class Worker:
             if self._budget.left() <= 0 and self._is_through():
                 return
             if self.options.until_empty and self._is_empty():
+                return
+            if not all(part.is_alive for part in self._parts):
+                logger.critical("A part of the worker has failed, which it never should; the process ends")
+                self.is_worn_out = True
                 return
             if self._threads.abandoned > self.options.threads:
                 logger.error("Too many handlers overran their time and cannot be stopped; the process ends")

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from delayed_queue.conf import settings
 from delayed_queue.history import make_partitions
 from delayed_queue.management.durations import duration
-from delayed_queue.models import DeadMessage, Slot, Worker
+from delayed_queue.models import DeadMessage, Slot, StoredResult, Worker
 
 # Long after anyone would ask what became of it.
 WORKERS_KEPT = timedelta(days=1)
@@ -46,6 +46,8 @@ class Command(BaseCommand):
         self.stdout.write(f"Workers: deleted {workers} that were silent for more than a day")
         slots = _delete(Slot.objects.using(alias).expired(), dry_run)
         self.stdout.write(f"Slots: deleted {slots} that had expired")
+        results = StoredResult.objects.prune(older_than=settings.RESULT_RETENTION, dry_run=dry_run, using=alias)
+        self.stdout.write(f"Results: deleted {results} that were finished too long ago, or have no message")
         self._discard_dead(alias, dead_older_than or settings.DEAD_RETENTION, dry_run)
 
     def _discard_dead(self, alias: str, retention: timedelta | float | None, dry_run: bool) -> None:
