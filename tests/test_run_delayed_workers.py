@@ -70,13 +70,18 @@ def tasks(registry: None) -> dict[str, Any]:
     }
 
 
+def database() -> dict[str, Any]:
+    kept = ("ENGINE", "HOST", "PORT", "USER", "PASSWORD", "NAME", "OPTIONS")
+    return {name: connection.settings_dict[name] for name in kept if connection.settings_dict.get(name)}
+
+
 class Command:
-    def __init__(self, *arguments: str) -> None:
-        kept = ("ENGINE", "HOST", "PORT", "USER", "PASSWORD", "NAME", "OPTIONS")
-        database = {name: connection.settings_dict[name] for name in kept if connection.settings_dict.get(name)}
+    def __init__(self, *arguments: str, script: Path | None = None) -> None:
+        program = ["-c", PROJECT % {"database": database()}] if script is None else [str(script)]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROJECT % {"database": database}, *arguments],
+            [sys.executable, *program, *arguments],
             cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -101,8 +106,8 @@ class Command:
 def command() -> Iterator[Any]:
     started: list[Command] = []
 
-    def start(*arguments: str) -> Command:
-        started.append(Command(*arguments))
+    def start(*arguments: str, script: Path | None = None) -> Command:
+        started.append(Command(*arguments, script=script))
         return started[-1]
 
     yield start
@@ -199,8 +204,9 @@ def test_max_messages_counts_for_all_processes_together(command: Any, tasks: dic
 def test_a_signal_lets_handlers_finish(command: Any, tasks: dict[str, Any], number: int) -> None:
     running = command("--processes", "2", "--threads", "2")
     wait_until(lambda: workers() == 2)
-    tasks["slow"].using(key="a").offer(0.5)
+    tasks["slow"].using(key="a").offer(1)
     wait_until(lambda: DelayedMessage.objects.exclude(lock_uuid=None).exists())
+    time.sleep(0.3)  # leased, and started
     os.killpg(running.process.pid, number)  # as a terminal does
     code, output = running.wait()
     assert code == 0, output
@@ -245,6 +251,29 @@ def test_children_end_when_their_supervisor_is_killed(command: Any, tasks: dict[
     running.process.kill()
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     assert workers() == 0
+
+
+def test_autoreload_starts_anew_when_code_changes_and_leaves_nothing_leased(
+    command: Any, tasks: dict[str, Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "manage.py"  # which Django starts again by its path
+    script.write_text(PROJECT % {"database": database()})
+    running = command("--autoreload", script=script)
+    wait_until(lambda: workers() == 1)
+    before = Worker.objects.get().id
+    tasks["slow"].using(key="a").offer(300)
+    wait_until(lambda: DelayedMessage.objects.exclude(lock_uuid=None).exists())
+
+    def is_new_one_there() -> bool:
+        script.touch()  # again and again: Django may only just have begun to watch
+        time.sleep(0.5)
+        return Worker.objects.exclude(id=before).exists()
+
+    wait_until(is_new_one_there)
+    assert not Worker.objects.filter(id=before).exists()
+    wait_until(lambda: DelayedMessage.objects.filter(attempts=1).exclude(lock_uuid=None).exists())
+    os.killpg(running.process.pid, signal.SIGINT)
+    running.wait()
 
 
 # Health

@@ -52,6 +52,7 @@ class Worker:
         self._board = board or new_board(options)
         self._budget = budget or Budget()
         self._stop = threading.Event()
+        self._ended = threading.Event()
         self._timeout: float | None = None
         self.is_worn_out = False
 
@@ -68,7 +69,13 @@ class Worker:
             self._wait(is_orphan)
         finally:
             is_clean = self._shut_down()
+            self._ended.set()
         return is_clean
+
+    def stop_and_wait(self) -> None:
+        """At the end of an interpreter that will not wait for this worker's thread: give back what it holds."""
+        self.request_stop(0.0)
+        self._ended.wait(TIME_TO_SETTLE)
 
     # Starting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import threading
@@ -167,7 +168,8 @@ def _report(board: Board) -> tuple[bool, bool, dict[str, Any]]:
 def _stop_on_signals(worker: Worker) -> Callable[[], None]:
     """The first lets handlers finish, the second does not. Returns what puts the old handlers back."""
     if threading.current_thread() is not threading.main_thread():
-        return lambda: None  # --autoreload: Django's own handlers end the process
+        atexit.register(worker.stop_and_wait)  # --autoreload: Django ends the process, from its main thread
+        return lambda: atexit.unregister(worker.stop_and_wait)
     received = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:
