@@ -31,6 +31,7 @@ class Load:
         self._added = 0  # by one thread only, the fetcher's
         self._batch = max(batch, places)
         self._rate = 0.0
+        self._refill_at = 0
         self._sampled_at = time.monotonic()
         self._sampled = 0
 
@@ -51,11 +52,18 @@ class Load:
     def __len__(self) -> int:
         return len(self._held)
 
+    def has_room(self) -> bool:
+        """As room() would say at the rate of its last call. Asked for each message, so it takes no sample."""
+        held = len(self._held)
+        return held < self.places or held <= self._refill_at
+
     def room(self) -> int:
         """Something if a place is idle, or if half of what should be held is done: fewer statements."""
-        held = len(self._held)
-        target = min(self._batch, self.places + int(self._current_rate() * AHEAD))
-        return target - held if held < self.places or held <= target // 2 else 0
+        # Two batches: with one, what was left of it was done before the next had come. That took 4 % more processor
+        # time for plain no-ops, 9 % for async ones.
+        target = min(2 * self._batch, self.places + int(self._current_rate() * AHEAD))
+        self._refill_at = target // 2
+        return min(self._batch, target - len(self._held)) if self.has_room() else 0
 
     def _current_rate(self) -> float:
         now = time.monotonic()

@@ -92,7 +92,8 @@ class Threads:
             self._settle(delivery)
             return True
         timeout = delivery.task.timeout
-        drop_severed()
+        if lane.has_connections:
+            drop_severed()
         lane.begin(delivery)
         self._board.start(lane.place, delivery.id)
         if timeout is not None:
@@ -102,7 +103,10 @@ class Threads:
             return False
         self._board.end(lane.place)
         self._settle(delivery)
-        if not tidy():
+        # A look for connections is 1.4 us of the 9 that a no-op takes. One is enough for the end of this message and
+        # the start of the next: nothing runs in this thread in between.
+        lane.has_connections = bool(connections.all(initialized_only=True))
+        if lane.has_connections and not tidy():
             logger.error("The handler of %s left a transaction open", delivery.kind, extra=delivery.told)
             return False
         return True
@@ -131,6 +135,7 @@ class Lane:
     def __init__(self, place: int) -> None:
         self.place = place
         self.thread_id = 0
+        self.has_connections = False
         self.is_abandoned = False
         self._delivery: Delivery | None = None
         self._lock = threading.Lock()
