@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format types ci bench clean
+.PHONY: help demo test test-all lint format types ci bench chaos clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ ci: lint types test  ## All that must pass before a change is in
 
 bench: $(READY)  ## Measure against raw psycopg on the same server
 	$(BIN)/python -m tests.benchmarks
+
+chaos: $(READY)  ## Disturb workers and their database in every way, for some minutes
+	@.ci/system-packages
+	$(BIN)/python -m tests.chaos
 
 clean:  ## Remove what these targets made, the embedded database included
 	[ ! -L .postgres/elsewhere ] || rm -rf "$$(readlink .postgres/elsewhere)"

@@ -15,7 +15,6 @@ from delayed_queue.retry import Backoff, RetryConfig
 from delayed_queue.serializers import BytesSerializer, JsonSerializer, Serializer, TextSerializer
 from delayed_queue.tasks import (
     DeadLetter,
-    Delivery,
     Offered,
     Retry,
     Snooze,
@@ -35,7 +34,6 @@ __all__ = [
     "DeadLetter",
     "DelayedQueue",
     "DelayedQueueError",
-    "Delivery",
     "DeliveryType",
     "DropOutcome",
     "Envelope",

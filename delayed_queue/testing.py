@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,10 +21,10 @@ from delayed_queue.conf import settings
 from delayed_queue.models import DelayedMessage
 from delayed_queue.tasks import Delivery, Task, TaskMessage, Verdict
 from delayed_queue.tasks.registry import isolated_registry
-from delayed_queue.workers.acker import Acker
 from delayed_queue.workers.executor import Executor
 from delayed_queue.workers.identity import Identity
 from delayed_queue.workers.options import WorkerOptions
+from delayed_queue.workers.settler import Settler
 from delayed_queue.workers.store import Store
 
 __all__ = ["Drained", "FrozenClock", "HandlerFailed", "drain", "isolated_registry", "offered"]
@@ -69,7 +70,7 @@ def drain(
     alias = database or settings.DATABASE
     served = WorkerOptions(database=alias, kinds=tuple(kinds)).served_kinds()
     store = Store(alias, Identity(), clock=None if now is None else lambda: now)
-    executor, settler, keeper = _Executor(store), Acker(store, lambda: False, enough=1), _Keeper(store)
+    executor, settler, keeper = _Executor(store), Settler(store), _Keeper(store)
     drained = Drained()
     while limit is None or len(drained) < limit:
         room = BATCH if limit is None else min(BATCH, limit - len(drained))
@@ -82,6 +83,7 @@ def drain(
         for delivery in leased.deliveries[:room]:
             executor.run(delivery, raise_errors)
             settler.settle([delivery])
+            settler.tell([delivery])
             drained.deliveries.append(delivery)
         if surplus:
             settler.settle(surplus)
@@ -118,7 +120,7 @@ class _Executor(Executor):
     def run(self, delivery: Delivery, raise_errors: bool) -> None:
         with _usable_after_an_error(self._store.database):
             if delivery.task.is_async:
-                async_to_sync(self.aexecute)(delivery)
+                copy_context().run(async_to_sync(self.aexecute), delivery)  # which would keep the handler's variables
             else:
                 self.execute(delivery)
         error = delivery.exception
@@ -149,5 +151,5 @@ class _Keeper:
 
     def extend(self, delivery: Delivery, lease_ms: int) -> bool:
         delivery.lease_ms = lease_ms
-        delivery.is_lost = delivery.id not in self._store.extend([delivery])
+        delivery.is_lost = bool(self._store.extend([delivery]).lost)
         return not delivery.is_lost

@@ -72,14 +72,14 @@ def million(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.C
         connection.close()
 
 
-@pytest.fixture(params=["no", "fresh", "foreign"])
+@pytest.fixture(params=["no", "fresh", "foreign", "empty"])
 def statistics(request: pytest.FixtureRequest, million: psycopg.Connection[Any]) -> Iterator[str]:
-    """None, those of the table as it is, and those of a day when it was nearly empty."""
+    """None, those of the table as it is, those of a day when it was nearly empty, and of one when it was quite."""
     if request.param == "fresh":
         million.execute("ANALYZE delayed_queue")
     else:
         million.execute("DELETE FROM pg_statistic WHERE starelid = 'delayed_queue'::regclass")
-        tuples, pages = (-1, 0) if request.param == "no" else (2, 1)
+        tuples, pages = {"no": (-1, 0), "foreign": (2, 1), "empty": (0, 10_000)}[request.param]
         million.execute(
             "UPDATE pg_class SET reltuples = %s, relpages = %s WHERE oid = 'delayed_queue'::regclass", [tuples, pages]
         )
@@ -141,13 +141,13 @@ class TestBesideAMillion:
         store = Store("default", Identity())
         with counted() as buffers:
             leased = store.lease(kinds, [10], store.identity.new_lock_uuid(), keeper=None)  # type: ignore[arg-type]
-            assert len(store.extend(leased.deliveries)) == 10
+            assert len(store.extend(leased.deliveries).ours) == 10
             done, failed = leased.deliveries[:5], leased.deliveries[5:]
             for delivery in failed:
                 fail(delivery, "error", "error")
             failed[0].outcome = "dead"
-            assert len(store.finish(done)) == 5
-            assert len(store.settle(failed)) == 5
+            assert len(store.finish(done).ours) == 5
+            assert len(store.settle(failed).ours) == 5
             store.reclaim(kinds, store.identity.lock_prefix)
         assert len(buffers) == 5
         assert max(buffers) <= 600

@@ -12,7 +12,8 @@ DECLARE
     v_namespace CONSTANT text := delayed_queue_namespace(p_kind);
 BEGIN
     UPDATE delayed_queue_control
-    SET tokens = coalesce(tokens, rate) - p_leased, tokens_at = coalesce(tokens_at, p_now)
+    SET tokens = least(coalesce(tokens, rate), rate) - p_leased,
+        tokens_at = CASE WHEN tokens < rate THEN tokens_at ELSE p_now END  -- a full bucket begins to fill now
     WHERE rate IS NOT NULL AND name = CASE scope WHEN 'kind' THEN p_kind ELSE v_namespace END;
 
     IF EXISTS (

@@ -16,10 +16,11 @@ BEGIN
     )
     ORDER BY control.id FOR NO KEY UPDATE;
 
+    -- A clock that was set back adds nothing, and counts from there.
     UPDATE delayed_queue_control
-    SET tokens = least(rate, coalesce(tokens, rate) + (p_now - tokens_at)::double precision * rate / rate_period),
+    SET tokens = least(rate, tokens + greatest(0, p_now - tokens_at)::double precision * rate / rate_period),
         tokens_at = p_now
-    WHERE rate IS NOT NULL AND tokens_at < p_now AND coalesce(tokens, 0) < rate
+    WHERE rate IS NOT NULL AND tokens < rate AND tokens_at <> p_now
         AND CASE scope WHEN 'kind' THEN name = ANY (p_kinds)
             ELSE name IN (SELECT delayed_queue_namespace(kind) FROM unnest(p_kinds) AS kinds (kind)) END;
 

@@ -12,7 +12,7 @@
 -- Rows with a place are the rows of the poll of that kind, the progress row included. A row with a negative place is about
 -- a kind with controls: the clock in microseconds, when there is a token again (NULL: that is not what it waits for), 1 if
 -- a limit counts what runs, so that slots must be freed when it is over, plus 2 if it is paused; and how many more may
--- start now.
+-- start now. A limit of 0 is a pause.
 CREATE OR REPLACE FUNCTION delayed_queue_lease(
     p_kinds text[],
     p_pools integer[],          -- of each kind: which of the rooms it takes from
@@ -36,6 +36,7 @@ CREATE OR REPLACE FUNCTION delayed_queue_lease(
     progress bigint[]
 )
 LANGUAGE plpgsql
+SET lock_timeout = '3s'  -- for controls that someone has in an open transaction: sooner than the worker gives up on the line
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -107,8 +108,9 @@ BEGIN
                 CASE WHEN bool_or(control.paused) OR coalesce(min(control.max_running), 1) <= 0 THEN NULL
                     ELSE max(control.tokens_at
                         + ceil((1 - control.tokens) * control.rate_period / control.rate)::bigint)
+                        FILTER (WHERE control.tokens < 1)
                 END AS again_at,
-                least(count(control.max_running), 1)::bigint + CASE WHEN bool_or(control.paused) THEN 2 ELSE 0 END AS flags
+                least(count(control.max_running), 1)::bigint + CASE WHEN bool_or(control.paused OR control.max_running = 0) THEN 2 ELSE 0 END AS flags
             FROM unnest(p_kinds) WITH ORDINALITY AS kinds (kind, place)
             JOIN delayed_queue_control control
                 ON control.name = CASE control.scope

@@ -214,7 +214,7 @@ SETTLE = "SELECT delayed_queue_settle(%s::jsonb, %s, %s, %s)"
 
 EXTEND_MANY = "SELECT delayed_queue_extend(%s::bigint[], %s::text[], %s::bigint[], %s)"
 
-RECLAIM = "SELECT delayed_queue_reclaim(%s::text[], %s, %s, %s::bigint[], %s::bigint[], %s, %s, %s)"
+RECLAIM = "SELECT delayed_queue_reclaim(%s::text[], %s, %s, %s::bigint[], %s, %s, %s)"
 
 # Who waits for a slot hears of it.
 FREE_SLOTS = """

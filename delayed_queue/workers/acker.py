@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from delayed_queue import signals
 from delayed_queue.errors import QueueUnavailable
 from delayed_queue.retry import Backoff
 from delayed_queue.tasks.deliveries import Delivery
-from delayed_queue.workers.lines import watched
+from delayed_queue.workers.lines import keep_own, watched
+from delayed_queue.workers.settler import Settler
 from delayed_queue.workers.store import Store
 
 logger = logging.getLogger("delayed_queue.workers")
@@ -23,21 +23,26 @@ logger = logging.getLogger("delayed_queue.workers")
 # transaction for each ten of them would take most of the time.
 LINGER = 0.01
 AT_ONCE = 1000
+# What someone has locked, in a transaction that is open, is tried again so much later, apart from the rest.
+WAIT_FOR_LOCKS = 0.1
 _again = Backoff(initial=0.05, factor=2.0, maximum=2.0, jitter=0.5)
 
 
 class Acker:
-    def __init__(self, store: Store, is_busy: Callable[[], bool], enough: int) -> None:
+    def __init__(
+        self, store: Store, is_busy: Callable[[], bool], enough: int, slots_were_freed: Callable[[set[str]], None]
+    ) -> None:
         self._store = store
+        self._settler = Settler(store)
         self._is_busy = is_busy
         self._enough = enough
+        self._slots_were_freed = slots_were_freed
         self._pending: deque[Delivery] = deque()
-        self._in_hand = 0
+        self._in_hand: list[Delivery] = []
+        self._locked: list[Delivery] = []
         self._wake = threading.Event()
         self._is_waiting = False
         self._is_stopping = False
-        self.handled = 0
-        self.failed = 0
         self._thread = threading.Thread(target=self._run, name="acker", daemon=True)
 
     def start(self) -> None:
@@ -47,6 +52,14 @@ class Acker:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def handled(self) -> int:
+        return self._settler.handled
+
+    @property
+    def failed(self) -> int:
+        return self._settler.failed
+
     def put(self, delivery: Delivery) -> None:
         self._pending.append(delivery)
         if self._is_waiting:
@@ -54,7 +67,13 @@ class Acker:
 
     @property
     def pending(self) -> int:
-        return len(self._pending) + self._in_hand
+        return len(self._pending) + len(self._in_hand) + len(self._locked)
+
+    @property
+    def unsettled(self) -> list[Delivery]:
+        """Handled, and still ours until that is known: its lease must be renewed if it takes long."""
+        held = [*self._in_hand, *self._locked, *list(self._pending)]
+        return [delivery for delivery in held if not delivery.is_settled]
 
     def stop(self, deadline: float) -> bool:
         """Settle what is there, then end. False if that was not done by the deadline."""
@@ -64,13 +83,18 @@ class Acker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        keep_own(self._store.database)
+        last_tries = 0
         while True:
             self._wait()
-            batch = self._take()
-            if batch:
-                self._settle_at_any_price(batch)
-            elif self._is_stopping:
-                break
+            self._in_hand = self._take()
+            if self._in_hand:
+                self._locked = self._settle_at_any_price(self._in_hand)
+                self._in_hand = []
+            if self._is_stopping and not self._pending:
+                last_tries += 1
+                if not self._locked or last_tries > 10:
+                    break
         connections.close_all()
 
     def _wait(self) -> None:
@@ -78,8 +102,10 @@ class Acker:
             self._is_waiting = True
             self._wake.clear()
             if not self._pending and not self._is_stopping:
-                self._wake.wait()
+                self._wake.wait(WAIT_FOR_LOCKS if self._locked else None)
             self._is_waiting = False
+        elif self._locked and self._is_stopping:
+            time.sleep(WAIT_FOR_LOCKS)
         deadline = time.monotonic() + LINGER
         while (
             len(self._pending) < self._enough
@@ -92,100 +118,40 @@ class Acker:
 
     def _take(self) -> list[Delivery]:
         count = min(len(self._pending), AT_ONCE)
-        self._in_hand = count
-        return [self._pending.popleft() for _ in range(count)]
+        taken = self._locked + [self._pending.popleft() for _ in range(count)]
+        self._locked = []
+        return taken
 
-    def _settle_at_any_price(self, batch: list[Delivery]) -> None:
-        """The database may be away for a while. What was handled must not be handled again for that."""
+    def _settle_at_any_price(self, batch: list[Delivery]) -> list[Delivery]:
+        """The database may be away for a while. What was handled must not be handled again for that.
+
+        Returns what someone has locked.
+        """
         failures = 0
-        unsettled = batch
-        while unsettled:
+        untold = list(batch)
+        limited = {delivery.kind for delivery in batch if delivery.is_limited}
+        while True:
+            locked: list[Delivery] = []
             try:
                 with watched(self._store.connection):
-                    self.settle(unsettled, is_repeated=failures > 0)
+                    locked = self._settler.settle(batch, is_repeated=failures > 0)
             except Exception as error:
                 failures += 1
-                unsettled = [delivery for delivery in unsettled if not delivery.is_settled or delivery.is_limited]
                 if not isinstance(error, QueueUnavailable):
                     logger.exception("What was handled could not be settled; trying again")
                 elif failures == 1:
                     logger.warning("What was handled could not be settled for the moment: %s", error)
-                if self._is_stopping and failures > 3:
-                    logger.error("%d messages were handled but could not be settled", len(unsettled))
-                    break
-                time.sleep(_again.seconds(failures))
             else:
+                failures = 0
+            # Receivers of signals take their time; no connection is watched meanwhile.
+            self._settler.tell([delivery for delivery in untold if delivery.is_settled])
+            untold = [delivery for delivery in untold if not delivery.is_settled]
+            if not failures:
                 break
-        self._in_hand = 0
-
-    def settle(self, batch: list[Delivery], is_repeated: bool = False) -> None:
-        """Once, in the thread that calls."""
-        done = [delivery for delivery in batch if delivery.outcome == "done" and not delivery.is_settled]
-        lost = [delivery for delivery in batch if delivery.outcome == "lost"]
-        others = [
-            delivery for delivery in batch if delivery.outcome not in ("done", "lost") and not delivery.is_settled
-        ]
-        if done:
-            ours = set(self._store.finish(done))
-            lost += self._close(done, ours, is_repeated)
-        if others:
-            became = self._store.settle(others)
-            for delivery in others:
-                delivery.outcome = became.get(delivery.id, {}).get("outcome", delivery.outcome)
-            lost += self._close(others, set(became), is_repeated)
-        limited = [delivery for delivery in batch if delivery.is_limited]
+            if self._is_stopping and failures > 3:
+                logger.error("%d messages were handled but could not be settled", len(untold))
+                break
+            time.sleep(_again.seconds(failures))
         if limited:
-            self._store.free_slots(limited)
-            for delivery in limited:
-                delivery.is_limited = False
-        if lost:
-            self._store.record_lost(delivery for delivery in lost if delivery.started)
-        for delivery in lost:
-            delivery.is_settled = True
-        self._tell(batch)
-
-    def _close(self, deliveries: list[Delivery], ours: set[int], is_repeated: bool) -> list[Delivery]:
-        """Mark what is settled; returns what the fence refused.
-
-        After a lost answer a refusal says nothing: the first try may have done it.
-        """
-        refused = []
-        for delivery in deliveries:
-            delivery.is_settled = True
-            if delivery.id not in ours and not is_repeated and delivery.outcome != "released":
-                delivery.outcome, delivery.is_lost = "lost", True
-                refused.append(delivery)
-        return refused
-
-    def _tell(self, batch: list[Delivery]) -> None:
-        is_detailed = logger.isEnabledFor(logging.DEBUG)
-        self.handled += len(batch)
-        for delivery in batch:
-            if delivery.outcome == "done":
-                if is_detailed:
-                    _log(logging.DEBUG, delivery, "%s done in %.1f ms", delivery.duration_us / 1000)
-            else:
-                self._tell_of_trouble(delivery)
-            signal = signals.BY_OUTCOME.get(delivery.outcome)
-            if signal is not None and signal.receivers:
-                signals.send(signal, delivery)
-
-    def _tell_of_trouble(self, delivery: Delivery) -> None:
-        match delivery.outcome:
-            case "retried":
-                self.failed += 1
-                message = "%s failed, attempt %d; again in %.1f s: %s"
-                _log(logging.WARNING, delivery, message, delivery.attempt, delivery.delay_ms / 1000, delivery.summary)
-            case "dead":
-                self.failed += 1
-                message = "%s is dead after attempt %d (%s): %s"
-                _log(logging.ERROR, delivery, message, delivery.attempt, delivery.reason, delivery.error)
-            case "lost":
-                _log(logging.WARNING, delivery, "The lease of %s was lost; it was or will be delivered again")
-            case "snoozed":
-                _log(logging.DEBUG, delivery, "%s snoozed for %.1f s", delivery.delay_ms / 1000)
-
-
-def _log(level: int, delivery: Delivery, message: str, *args: object) -> None:
-    extra = {**delivery.told, "outcome": delivery.outcome, "duration": delivery.duration_us / 1_000_000}
-    logger.log(level, message, delivery.key, *args, extra=extra)
+            self._slots_were_freed(limited)
+        return locked

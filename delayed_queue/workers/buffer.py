@@ -20,7 +20,7 @@ class Buffer:
         self._changed = threading.Condition(threading.Lock())
         self._size = 0
         self._is_closed = False
-        self._put_at = 0.0
+        self._moved_at = 0.0  # when something was last put in or taken
 
     def __len__(self) -> int:
         return self._size
@@ -34,7 +34,7 @@ class Buffer:
                     waiting = self._by_kind[delivery.kind] = deque()
                 waiting.append(delivery)
                 self._size += 1
-            self._put_at = time.monotonic()
+            self._moved_at = time.monotonic()
             self._changed.notify(self._size - before)
 
     def take(self) -> Delivery | None:
@@ -47,19 +47,20 @@ class Buffer:
             kind, waiting = next(iter(self._by_kind.items()))
             delivery = waiting.popleft()
             self._size -= 1
+            self._moved_at = time.monotonic()
             if waiting:
                 self._by_kind.move_to_end(kind)
             else:
                 del self._by_kind[kind]
             return delivery
 
-    def take_back(self, keep: int = 0, idle_for: float = 0.0) -> list[Delivery]:
-        """What is over this number, the latest first; only if nothing was put in for so many seconds."""
+    def take_back(self, idle_for: float = 0.0) -> list[Delivery]:
+        """All of it, the latest first; only if nothing was put in or taken for so many seconds."""
         with self._changed:
             taken: list[Delivery] = []
-            if time.monotonic() - self._put_at < idle_for:
+            if time.monotonic() - self._moved_at < idle_for:
                 return taken
-            while self._size > keep:
+            while self._size:
                 kind, waiting = next(reversed(self._by_kind.items()))
                 taken.append(waiting.pop())
                 self._size -= 1

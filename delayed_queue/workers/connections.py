@@ -32,6 +32,8 @@ def tidy() -> bool:
                 connection.errors_occurred = False
             else:
                 connection.close()
+        elif connection.settings_dict["OPTIONS"].get("pool"):
+            connection.close()  # back to the pool
         elif connection.settings_dict["CONN_MAX_AGE"] and _is_obsolete(connection):
             connection.close()
         connection.health_check_done = False  # type: ignore[attr-defined]

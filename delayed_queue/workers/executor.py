@@ -7,6 +7,7 @@ is settled here, because its acknowledgement is part of its transaction.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -25,10 +26,15 @@ from delayed_queue.workers.lines import watched
 from delayed_queue.workers.store import Store
 
 LONGEST_SUMMARY = 300
+LONGEST_WAIT_FOR_A_LOCK = 3.0
 
 
 class LeaseLost(DelayedQueueError):
     """The message is another worker's by now; what this handler did in its transaction is undone."""
+
+
+class MessageLocked(DelayedQueueError):
+    """Someone updates the message in a transaction that does not end."""
 
 
 class TaskTimeout(DelayedQueueError):
@@ -45,10 +51,10 @@ class Executor:
         try:
             args, kwargs = self._begin(delivery)
             copy_context().run(self._call, delivery, args, kwargs, before_settling)
-        except KeyboardInterrupt:  # a person, in a test or a script: not the handler's doing
-            give_back(delivery)
-            raise
         except BaseException as error:  # sys.exit() in a handler does not end the worker
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                give_back(delivery)  # a person, in a test or a script: not the handler's doing
+                raise
             judge(delivery, error)
         else:
             delivery.outcome = "done"
@@ -87,15 +93,28 @@ class Executor:
             delivery.task.function(*args, **kwargs)
             return
         with ExitStack() as until_committed, transaction.atomic(using=self._store.database):
+            # The first to be called after the COMMIT: what the handler has left to do then may take its time.
+            transaction.on_commit(until_committed.close, using=self._store.database)
             delivery.task.function(*args, **kwargs)
             if before_settling is not None:
                 before_settling()
             delivery.outcome = "done"
             delivery.duration_us = int((time.monotonic() - delivery.started) * 1_000_000)
             until_committed.enter_context(watched(self._store.connection))  # no time-out ends a silent COMMIT any more
-            if not self._store.finish([delivery]):
-                raise LeaseLost(f"The lease of {delivery.key} was lost before its handling ended; it is undone")
+            self._finish_with_transaction(delivery)
         delivery.is_settled = True
+
+    def _finish_with_transaction(self, delivery: Delivery) -> None:
+        deadline = time.monotonic() + LONGEST_WAIT_FOR_A_LOCK
+        while True:
+            found = self._store.finish([delivery])
+            if found.ours:
+                return
+            if found.lost:
+                raise LeaseLost(f"The lease of {delivery.key} was lost before its handling ended; it is undone")
+            if time.monotonic() > deadline:
+                raise MessageLocked(f"Another transaction holds {delivery.key} locked; what was done is undone")
+            time.sleep(0.01)
 
 
 def judge(delivery: Delivery, error: BaseException) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from django.db import connections
@@ -18,7 +19,7 @@ from delayed_queue.kinds import namespace_of
 from delayed_queue.retry import Backoff
 from delayed_queue.tasks.deliveries import Delivery, Keeper
 from delayed_queue.workers.budget import Budget
-from delayed_queue.workers.lines import watched
+from delayed_queue.workers.lines import LONGEST_CALL, keep_own, watched
 from delayed_queue.workers.pools import Pool
 from delayed_queue.workers.store import ServedKind, Store
 from delayed_queue.workers.waker import Waker
@@ -54,7 +55,11 @@ class Fetcher:
         self._wants_room = False
         self._is_stopping = False
         self._sweep_at = 0.0
-        self._orphans: list[str] = []  # lock uuids of leases whose answer never came
+        # Lock uuids of leases whose answer never came, and when to give back what they may have leased: at once, and
+        # again when the server has surely noticed that nobody waits for it any more.
+        self._orphans: list[tuple[float, str]] = []
+        self._told: deque[str] = deque()  # kinds, by other threads
+        self._turns = 0
         self.is_connected = False
         self.found_nothing_at = 0.0  # when a look at all kinds, begun at this moment, found nothing due
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
@@ -81,12 +86,18 @@ class Fetcher:
             self._wants_room = False
             self._waker.wake()
 
+    def look_at(self, kinds: set[str]) -> None:
+        """Slots of these were freed."""
+        self._told.extend(kinds)
+        self._waker.wake()
+
     def sweep(self) -> None:
         """Look at all kinds now."""
         self._sweep_at = 0.0
         self._waker.wake()
 
     def _run(self) -> None:
+        keep_own(self._store.database)
         failures = 0
         while not self._is_stopping:
             try:
@@ -101,16 +112,16 @@ class Fetcher:
                     logger.warning("No messages can be fetched for the moment: %s", error)
                 self._waker.wait(time.monotonic() + _again.seconds(failures))
         try:
-            self._release_orphans()
+            self._release_orphans(at=float("inf"))
         except Exception:
             logger.warning("What was leased last could not be given back; it comes back when its lease is over")
         self._waker.close()
         connections.close_all()
 
     def _turn(self) -> None:
-        self._release_orphans()
-        self._note(self._waker.hear())
         now = time.monotonic()
+        self._release_orphans(at=now)
+        self._note(self._waker.hear() | {self._told.popleft() for _ in range(len(self._told))})
         is_sweep = now >= self._sweep_at
         self._wants_room = True  # before the look at the rooms, so that what is made after it wakes us
         rooms = self._rooms()
@@ -131,10 +142,11 @@ class Fetcher:
             return
         looks = [served.look_at for served in self._kinds if rooms[served.pool] > 0]
         if looks:
-            until = min(self._sweep_at, *looks, now + 60.0)
+            until = min(self._sweep_at, *looks, *(due for due, _ in self._orphans), now + 60.0)
         else:
             until = now + (WAIT_FOR_ACKER if self._is_acker_behind() else 1.0)
-        self._note(self._waker.wait(until))
+        if not self._told:
+            self._note(self._waker.wait(until))
 
     def _is_acker_behind(self) -> bool:
         return self._unsettled() > self._most_unsettled
@@ -143,17 +155,13 @@ class Fetcher:
         if self._is_acker_behind():
             return [0 for _ in self._pools]
         left = self._budget.left()
-        rooms = []
-        for pool in self._pools:
-            rooms.append(max(0, min(pool.load.room(), left)))
-            left -= rooms[-1]
-        return rooms
+        return [max(0, min(pool.load.room(), left)) for pool in self._pools]
 
     def _lease(self, kinds: list[ServedKind], rooms: list[int]) -> int:
         kinds.sort(key=lambda served: served.served_at)  # who was served longest ago comes first
         granted = self._budget.take(sum(rooms))
         if granted < sum(rooms):
-            rooms = [min(room, granted) for room in rooms[:1]] + [0] * (len(rooms) - 1)
+            rooms = self._share(granted, rooms)
         lock_uuid = self._store.identity.new_lock_uuid()
         leased_count = 0
         try:
@@ -161,20 +169,30 @@ class Fetcher:
                 leased = self._store.lease(kinds, rooms, lock_uuid, self._keeper)
             leased_count = len(leased.deliveries)
         except Exception:
-            self._orphans.append(lock_uuid)  # it may have been done, and the answer lost
+            self._orphans.append((0.0, lock_uuid))  # it may have been done, and the answer lost
             raise
         finally:
             self._budget.give_back(granted - leased_count)
         self.is_connected = True
         for kind, count in leased.buried.items():
             logger.warning(
-                "%d messages of %s were dead when their time came: expired, or out of attempts",
+                "%d of %s were dead when their time came: expired, or out of attempts",
                 count,
                 kind,
                 extra={"kind": kind},
             )
         self._hand_out(leased.deliveries)
         return leased_count + sum(leased.buried.values())
+
+    def _share(self, granted: int, rooms: list[int]) -> list[int]:
+        """What is left of the budget: the pools take turns in being the first."""
+        self._turns += 1
+        shares = [0] * len(rooms)
+        for step in range(len(rooms)):
+            pool = (self._turns + step) % len(rooms)
+            shares[pool] = min(rooms[pool], granted)
+            granted -= shares[pool]
+        return shares
 
     def _hand_out(self, deliveries: list[Delivery]) -> None:
         if len(self._pools) == 1:
@@ -186,11 +204,14 @@ class Fetcher:
             if its_own:
                 pool.put(its_own)
 
-    def _release_orphans(self) -> None:
-        while self._orphans:
+    def _release_orphans(self, at: float) -> None:
+        for orphan in [orphan for orphan in self._orphans if orphan[0] <= at]:
+            due, lock_uuid = orphan
             with watched(self._store.connection):
-                self._store.reclaim(self._kinds, self._orphans[-1])
-            self._orphans.pop()
+                self._store.reclaim(self._kinds, lock_uuid)
+            self._orphans.remove(orphan)
+            if not due:
+                self._orphans.append((time.monotonic() + 2 * LONGEST_CALL, lock_uuid))
 
     def _note(self, announced: set[str]) -> None:
         if "" in announced:
@@ -200,6 +221,6 @@ class Fetcher:
             served = self._by_kind.get(kind)
             if served is not None:
                 served.look_at = 0.0
-                for other in self._kinds:  # which may have waited for a slot of the namespace
-                    if other.is_held_back and namespace_of(other.kind) == namespace_of(kind):
-                        other.look_at = 0.0
+            for other in self._kinds:  # which may have waited for a slot of the namespace
+                if other.is_held_back and namespace_of(other.kind) == namespace_of(kind):
+                    other.look_at = 0.0

@@ -11,17 +11,15 @@ from queue import Empty, SimpleQueue
 from django.db import connections
 
 from delayed_queue.errors import QueueUnavailable
-from delayed_queue.history import make_partitions
 from delayed_queue.tasks.deliveries import Delivery
 from delayed_queue.workers.board import Board
-from delayed_queue.workers.lines import watched
+from delayed_queue.workers.lines import keep_own, watched
 from delayed_queue.workers.store import ServedKind, Store
 
 logger = logging.getLogger("delayed_queue.workers")
 
 LONGEST_PERIOD = 10.0
 TICK = 1.0
-HOUSEKEEPING_PERIOD = 3600.0
 
 
 class Heartbeat:
@@ -52,7 +50,7 @@ class Heartbeat:
         shortest = min((served.lease_ms for served in kinds), default=60_000) / 1000
         self._period = min(LONGEST_PERIOD, shortest / 3)
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
-        self._row_at = self._beat_at = self._housekeeping_at = 0.0
+        self._row_at = self._beat_at = 0.0
         self.state = "running"
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -77,6 +75,7 @@ class Heartbeat:
         return request.is_held
 
     def _run(self) -> None:
+        keep_own(self._store.database)
         while not self._is_stopping:
             self._board.beat(self._is_ready())
             try:
@@ -95,7 +94,7 @@ class Heartbeat:
             due = [
                 delivery
                 for delivery in self._held()
-                if not delivery.outcome and delivery.held_until - now < delivery.lease_ms / 1500
+                if not delivery.is_lost and delivery.held_until - now < delivery.lease_ms / 1500
             ]
             if due:
                 self._renew(due)
@@ -107,15 +106,12 @@ class Heartbeat:
             with watched(self._store.connection):
                 self._store.beat(self._kinds, self._threads, self.state, self._counts())
             self._row_at = now + LONGEST_PERIOD
-        if now >= self._housekeeping_at:
-            self._housekeeping_at = now + HOUSEKEEPING_PERIOD
-            make_partitions(self._store.database)
 
     def _renew(self, deliveries: list[Delivery]) -> None:
         with watched(self._store.connection):
-            kept = self._store.extend(deliveries)
-        for delivery in deliveries:
-            if delivery.id not in kept and not delivery.outcome:
+            found = self._store.extend(deliveries)
+        for delivery in found.lost:
+            if not delivery.outcome:
                 delivery.is_lost = True
                 logger.warning("The lease of %s was lost while it was held here", delivery.key, extra=delivery.told)
                 self._was_lost(delivery)

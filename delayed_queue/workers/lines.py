@@ -42,6 +42,8 @@ def watched(connection: BaseDatabaseWrapper) -> Iterator[None]:
         yield
     finally:
         _calls.pop(me, None)
+        if connection.queries_logged:  # DEBUG: nobody would look at them, and each has arrays of ids
+            connection.queries_log.clear()
 
 
 def are_suspect() -> bool:
@@ -60,11 +62,22 @@ def cut_silent_ones() -> None:
             continue
         logger.warning("The database has not answered for %d s; the connection is given up", LONGEST_CALL)
         _silences += 1
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):  # the line may break at this very moment
             # Not close(): another thread is reading from it. It reads the end of the stream, and closes it itself.
             descriptor = os.dup(line.fileno())
             with socket.socket(fileno=descriptor) as line_socket:
                 line_socket.shutdown(socket.SHUT_RDWR)
+
+
+def keep_own(database: str) -> None:
+    """A connection of this thread's own, where the project has a pool: a worker's parts would keep theirs for ever, and
+    handlers get none.
+    """
+    connection = connections.create_connection(database)
+    if connection.settings_dict["OPTIONS"].get("pool"):
+        options = {name: value for name, value in connection.settings_dict["OPTIONS"].items() if name != "pool"}
+        connection.settings_dict = connection.settings_dict | {"OPTIONS": options}
+        connections[database] = connection
 
 
 def prepare(database: str) -> None:

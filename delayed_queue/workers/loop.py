@@ -8,13 +8,14 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from delayed_queue.tasks.deliveries import Delivery
-from delayed_queue.workers.executor import Executor, fail, give_back
+from delayed_queue.workers.executor import Executor, fail, give_back, judge
 from delayed_queue.workers.pools import Load
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Loop:
         self._waiting: OrderedDict[str, deque[Delivery]] = OrderedDict()  # by kind; only the loop's thread touches it
         self._free = list(range(first_place, first_place + limit))  # places on the board
         self._running: dict[int, asyncio.Task[None]] = {}  # by place
+        self._is_stopping = False
+        self._moved_at = 0.0  # when one was last added or started
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="event-loop", daemon=True)
         self._thread.start()
@@ -61,6 +64,7 @@ class Loop:
     def _add(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             self._waiting.setdefault(delivery.kind, deque()).append(delivery)
+        self._moved_at = time.monotonic()
         self._start_some()
 
     def _start_some(self) -> None:
@@ -72,7 +76,9 @@ class Loop:
             else:
                 del self._waiting[kind]
             place = self._free.pop()
-            self._running[place] = self._loop.create_task(self._handle(delivery, place))
+            self._moved_at = time.monotonic()
+            # A context of its own: this may be called at the end of another handler, in that one's.
+            self._running[place] = self._loop.create_task(self._handle(delivery, place), context=Context())
 
     async def _handle(self, delivery: Delivery, place: int) -> None:
         try:
@@ -90,8 +96,11 @@ class Loop:
                 await self._with_timeout(delivery, timeout)
             if delivery.outcome != "done":
                 await sync_to_async(close_old_connections, thread_sensitive=True)()
-        except asyncio.CancelledError:
-            give_back(delivery)  # the worker stops
+        except asyncio.CancelledError as error:
+            if self._is_stopping:
+                give_back(delivery)
+            else:  # something that the handler waited for was cancelled
+                judge(delivery, error)
         finally:
             # Not in a done callback, which the loop schedules for each: 1.6 us of 10.
             self._board.end(place)
@@ -113,13 +122,19 @@ class Loop:
 
     # Stopping
 
-    def take_back(self) -> list[Delivery]:
-        """What waits and was not started."""
-        return self._in_loop(self._take_waiting)
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def give_back_waiting(self, idle_for: float = 0.0) -> None:
+        """What waits and was not started; only if nothing was added or started for so many seconds."""
+        if self._waiting and time.monotonic() - self._moved_at >= idle_for:
+            self._loop.call_soon_threadsafe(self._give_back_waiting)
 
     def cancel(self) -> None:
         """End what runs; each gives its message back."""
-        self._in_loop(lambda: [running.cancel() for running in self._running.values()])
+        self._is_stopping = True
+        self._loop.call_soon_threadsafe(self._cancel_running)
 
     def join(self, deadline: float) -> bool:
         while not (is_over := self._is_over()) and time.monotonic() < deadline:
@@ -134,16 +149,13 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1)
 
-    def _take_waiting(self) -> list[Delivery]:
-        taken = [delivery for waiting in self._waiting.values() for delivery in waiting]
+    def _give_back_waiting(self) -> None:
+        for waiting in self._waiting.values():
+            for delivery in waiting:
+                give_back(delivery)
+                self._settle(delivery)
         self._waiting.clear()
-        return taken
 
-    def _in_loop(self, function: Callable[[], list[Delivery] | list[bool]]) -> list[Delivery]:
-        async def call() -> list[Delivery]:
-            return function()  # type: ignore[return-value]
-
-        try:
-            return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout=5)
-        except TimeoutError:  # a handler blocks the loop
-            return []
+    def _cancel_running(self) -> None:
+        for running in list(self._running.values()):
+            running.cancel()

@@ -28,6 +28,18 @@ class WorkerOptions:
     namespaces: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("threads", 1),
+            ("batch", 1),
+            ("lease", 0.1),
+            ("poll_period", 0.01),
+            ("shutdown_timeout", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value < float("inf"):
+                raise InvalidInput(f"{name} must be at least {least:g}, not {value!r}.")
+
     def served_kinds(self) -> list[ServedKind]:
         """New ones at each call, with nothing known about them."""
         chosen = choose(tasks_by_kind(), self.kinds, self.namespaces, self.exclude)

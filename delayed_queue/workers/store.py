@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 COUNTED, PAUSED = 1, 2  # flags of sql/lease.sql
+SHORTEST_WAIT = 0.005  # of a kind that is held back
 
 _by_key = attrgetter("key", "kind")
 
@@ -46,6 +47,24 @@ class ServedKind:
     served_at: float = 0.0
     is_paused: bool = False
     is_held_back: bool = False  # by a limit
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Of some deliveries: those that were ours to settle, those that are not any more, and those that someone has
+    locked just now, of which nothing is known.
+    """
+
+    ours: set[Delivery]
+    locked: set[Delivery]
+    lost: set[Delivery]
+
+    @classmethod
+    def at(cls, deliveries: Sequence[Delivery], places: Sequence[int] | None) -> Settled:
+        """From the places that the functions in the database return: from 1, negative if locked."""
+        ours = {deliveries[place - 1] for place in places or () if place > 0}
+        locked = {deliveries[-place - 1] for place in places or () if place < 0}
+        return cls(ours, locked, set(deliveries) - ours - locked)
 
 
 @dataclass(frozen=True)
@@ -176,37 +195,34 @@ class Store:
             if served.is_paused or (served.is_held_back and again_at is None):
                 served.look_at = started + period  # a change is announced
             elif served.is_held_back:
-                served.look_at = self._look_at(started, now_us, again_at, period)
+                served.look_at = max(started + SHORTEST_WAIT, self._look_at(started, now_us, again_at, period))
         if counted:
             for delivery in deliveries:
                 delivery.is_limited = delivery.kind in counted
 
     # Settling: each guarded by the fence
 
-    def finish(self, deliveries: Iterable[Delivery]) -> list[int]:
-        """Delete what was done, and write the history of it. Returns the ids that were still ours."""
+    def finish(self, deliveries: Iterable[Delivery]) -> Settled:
+        """Delete what was done, and write the history of it."""
         done = sorted(deliveries, key=_by_key)
-        recorded = [records(delivery) for delivery in done]
-        ids = integers(delivery.id for delivery in done)
-        lock_uuids = texts(delivery.lock_uuid for delivery in done)
-        if not any(recorded):
-            return self.messages._value(statements.ACK, (ids, lock_uuids)) or []
         ms = self.database_clock.ms
         parameters = (
-            ids,
-            lock_uuids,
+            integers(delivery.id for delivery in done),
+            texts(delivery.lock_uuid for delivery in done),
             integers(delivery.due_at for delivery in done),
             integers(ms(delivery.started) for delivery in done),
             integers(delivery.duration_us for delivery in done),
-            "{" + ",".join(["t" if is_recorded else "f" for is_recorded in recorded]) + "}",
+            "{" + ",".join(["t" if records(delivery) else "f" for delivery in done]) + "}",
             self.identity.id,
         )
-        return self.messages._value(statements.FINISH, parameters) or []
+        return Settled.at(done, self.messages._value(statements.FINISH, parameters))
 
-    def settle(self, deliveries: Iterable[Delivery]) -> dict[int, dict[str, Any]]:
-        """Retry, snooze, give back, bury. Returns what became of those that were still ours, by id."""
+    def settle(self, deliveries: Iterable[Delivery]) -> Settled:
+        """Retry, snooze, give back, bury. The outcome of one that has no attempt left becomes "dead"."""
+        given = sorted(deliveries, key=_by_key)
         settled = [
             {
+                "place": place,
                 "id": delivery.id,
                 "lock_uuid": delivery.lock_uuid,
                 "outcome": delivery.outcome,
@@ -218,11 +234,14 @@ class Store:
                 "recorded": records(delivery),
                 **self._times(delivery),
             }
-            for delivery in deliveries
+            for place, delivery in enumerate(given, start=1)
         ]
         parameters = (json.dumps(settled), self.identity.id, self.messages._horizon, self.messages._now)
-        found = self.messages._value(statements.SETTLE, parameters)
-        return {int(id): became for id, became in found.items()}
+        became = {int(place): outcome for place, outcome in self.messages._value(statements.SETTLE, parameters).items()}
+        for place, outcome in became.items():
+            if outcome != "locked":
+                given[place - 1].outcome = outcome
+        return Settled.at(given, [-place if outcome == "locked" else place for place, outcome in became.items()])
 
     def record_lost(self, deliveries: Iterable[Delivery]) -> None:
         lost = [
@@ -255,8 +274,8 @@ class Store:
 
     # Holding on
 
-    def extend(self, deliveries: Iterable[Delivery]) -> set[int]:
-        """Renew the leases. Returns the ids that are still ours."""
+    def extend(self, deliveries: Iterable[Delivery]) -> Settled:
+        """Renew the leases."""
         held = sorted(deliveries, key=_by_key)
         started = time.monotonic()
         parameters = (
@@ -265,11 +284,10 @@ class Store:
             integers(delivery.lease_ms for delivery in held),
             self.messages._now,
         )
-        kept = set(self.messages._value(statements.EXTEND_MANY, parameters) or ())
-        for delivery in held:
-            if delivery.id in kept:
-                delivery.held_until = started + delivery.lease_ms / 1000
-        return kept
+        found = Settled.at(held, self.messages._value(statements.EXTEND_MANY, parameters))
+        for delivery in found.ours:
+            delivery.held_until = started + delivery.lease_ms / 1000
+        return found
 
     def keep_slots(self, lease_ms: int) -> None:
         parameters = {"lease": lease_ms, "lock_prefix": self.identity.lock_prefix, "now": self.messages._now}
@@ -279,18 +297,16 @@ class Store:
         self,
         kinds: Sequence[ServedKind],
         lock_prefix: str,
-        started: dict[int, int] | None = None,
+        started: Sequence[int] = (),
         error: str | None = None,
     ) -> int:
-        """Release what was leased with such locks. ``started``: ids of what was being handled, each with a delay."""
-        started = started or {}
+        """Release what was leased with such locks. ``started``: the ids of what was being handled."""
         longest = max((served.lease_ms for served in kinds), default=0)
         parameters = (
             texts(served.kind for served in kinds),
             lock_prefix,
             longest + 1000,
             integers(started),
-            integers(started.values()),
             error,
             self.identity.id,
             self.messages._now,

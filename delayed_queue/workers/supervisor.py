@@ -38,7 +38,8 @@ logger = logging.getLogger("delayed_queue.workers")
 SILENCE = 60.0
 TURN = 1.0
 _again = Backoff(initial=0.1, factor=2.0, maximum=10.0, jitter=0.2)
-WORN_OUT = 3  # exit code
+# Exit codes. 0 is that of a handler that calls os._exit(0).
+FINISHED, WORN_OUT = 17, 18
 LONG_LIFE = 10.0  # who lived so long did not die of its start
 
 
@@ -77,7 +78,7 @@ class Supervisor:
         self._budget = Budget(max_messages)
         self._children = [Child(number) for number in range(processes)]
         self._estates: list[Estate] = []
-        self._signals = 0
+        self._signals = self._passed_on = 0
         self._kill_at: float | None = None
         self._health = None if health_port is None else HealthServer(health_port, self.report)
         self._context = multiprocessing.get_context("fork")
@@ -86,6 +87,9 @@ class Supervisor:
         """Until all processes have ended by themselves, or were told to. Returns the exit code."""
         lines.prepare(self.options.database)
         connections.close_all()  # children must not share a connection; from here on there is none
+        for connection in connections.all(initialized_only=True):
+            if hasattr(connection, "close_pool"):
+                connection.close_pool()
         self._pid = os.getpid()
         wakeup, self._wakeup = os.pipe()
         for descriptor in (wakeup, self._wakeup):
@@ -95,6 +99,7 @@ class Supervisor:
         while not all(child.is_done for child in self._children):
             self._start_missing()
             self._wait(wakeup)
+            self._pass_signals_on()
             self._bury_dead()
             self._kill_silent()
             self._settle_estates()
@@ -117,9 +122,15 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first lets them finish, the second does not."""
         if os.getpid() != self._pid:
-            os._exit(0)  # a child that was told before it could listen for itself
+            os._exit(FINISHED)  # a child that was told before it could listen for itself
         self._signals += 1
         os.write(self._wakeup, b"!")
+
+    def _pass_signals_on(self) -> None:
+        """Not in the signal's handler: a child may just be coming into the world."""
+        if self._signals == self._passed_on:
+            return
+        self._passed_on = self._signals
         if self._signals == 1:
             self._kill_at = time.monotonic() + self.options.shutdown_timeout + TIME_TO_SETTLE + lines.LONGEST_CALL + 5
         else:
@@ -170,7 +181,7 @@ class Supervisor:
             process.join()
             code = process.exitcode
             child.process = None
-            if code == 0 and (self._signals or self.options.until_empty or self._budget.left() <= 0):
+            if code == FINISHED and (self._signals or self.options.until_empty or self._budget.left() <= 0):
                 child.is_done = True
                 continue
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -242,13 +253,22 @@ def _work(
     worker = Worker(options, Identity(id=id), board, budget)
     # systemd sends it to all processes, and so does the supervisor: twice means no more than once. It is the supervisor
     # that hurries, and kills.
-    signal.signal(signal.SIGTERM, lambda number, frame: worker.request_stop())
+    me = os.getpid()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == me:
+            worker.request_stop()
+        else:  # a process that a handler has forked
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all, and the supervisor passes it on
     worker.run(is_orphan=lambda: os.getppid() != supervisor)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(WORN_OUT if worker.is_worn_out else 0)  # a handler that does not end must not keep the process
+    os._exit(WORN_OUT if worker.is_worn_out else FINISHED)  # a handler that does not end must not keep the process
 
 
 def _give_back(options: WorkerOptions, kinds: list[ServedKind], estate: Estate) -> None:
@@ -256,9 +276,8 @@ def _give_back(options: WorkerOptions, kinds: list[ServedKind], estate: Estate) 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # it is quick, and killed if it is not
     store = Store(options.database, estate.identity, poll_period=options.poll_period)
-    delays = {id: int(_again.seconds(3) * 1000) for id in estate.started}
     try:
-        count = store.reclaim(kinds, estate.identity.lock_prefix, delays, estate.error)
+        count = store.reclaim(kinds, estate.identity.lock_prefix, estate.started, estate.error)
         store.leave()
     except Exception as error:
         logger.debug("What a dead process held could not be given back yet: %s", error_text(error))

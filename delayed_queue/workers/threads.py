@@ -94,10 +94,12 @@ class Threads:
         timeout = delivery.task.timeout
         if lane.has_connections:
             drop_severed()
+        if timeout is not None:
+            lane.deadline = time.monotonic() + timeout  # before it begins, for the timekeeper may look at any time
         lane.begin(delivery)
         self._board.start(lane.place, delivery.id)
         if timeout is not None:
-            self._timekeeper.watch(time.monotonic() + timeout, lambda: self._overrun(lane, delivery))
+            self._watch(lane, lane.deadline)
         self._executor.execute(delivery, lane.stop_the_clock if timeout is not None else None)
         if not lane.end():
             return False
@@ -111,8 +113,24 @@ class Threads:
             return False
         return True
 
-    def _overrun(self, lane: Lane, delivery: Delivery) -> None:
+    def _watch(self, lane: Lane, deadline: float) -> None:
+        """One entry with the timekeeper for each lane, and not one for each message, which would keep it in memory."""
+        if deadline < lane.watched_until:
+            lane.watched_until = deadline
+            self._timekeeper.watch(deadline, lambda: self._look_at(lane))
+
+    def _look_at(self, lane: Lane) -> None:
         """Called by the timekeeper."""
+        lane.watched_until = float("inf")
+        delivery, deadline = lane.running, lane.deadline
+        if delivery is None or delivery.task.timeout is None or lane.is_abandoned:
+            return
+        if time.monotonic() >= deadline:
+            self._overrun(lane, delivery)
+        else:
+            self._watch(lane, deadline)
+
+    def _overrun(self, lane: Lane, delivery: Delivery) -> None:
         timeout = delivery.task.timeout
         abandoned = Delivery.__new__(Delivery)  # the thread may still write to the one it has
         if not lane.abandon(delivery, lambda: _copy(delivery, abandoned)):
@@ -136,9 +154,15 @@ class Lane:
         self.place = place
         self.thread_id = 0
         self.has_connections = False
+        self.deadline = float("inf")
+        self.watched_until = float("inf")
         self.is_abandoned = False
         self._delivery: Delivery | None = None
         self._lock = threading.Lock()
+
+    @property
+    def running(self) -> Delivery | None:
+        return self._delivery
 
     def begin(self, delivery: Delivery) -> None:
         self._delivery = delivery

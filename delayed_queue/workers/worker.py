@@ -7,10 +7,14 @@ fetcher ──► threads, loop ──► acker          heartbeat: renews what 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import select
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from delayed_queue import signals
 from delayed_queue.conf import settings
@@ -23,6 +27,7 @@ from delayed_queue.workers.executor import Executor, give_back
 from delayed_queue.workers.fetcher import Fetcher
 from delayed_queue.workers.heartbeat import Heartbeat
 from delayed_queue.workers.identity import Identity
+from delayed_queue.workers.janitor import Janitor
 from delayed_queue.workers.loop import Loop
 from delayed_queue.workers.options import WorkerOptions
 from delayed_queue.workers.pools import Pool
@@ -39,6 +44,11 @@ IDLE_TICK = 0.5
 BUSY_TICK = 0.02
 
 
+class Part(Protocol):
+    @property
+    def is_alive(self) -> bool: ...
+
+
 class Worker:
     def __init__(
         self,
@@ -51,7 +61,10 @@ class Worker:
         self.identity = identity or Identity()
         self._board = board or new_board(options)
         self._budget = budget or Budget()
-        self._stop = threading.Event()
+        # A pipe and not an Event: a signal may come while this very thread has the lock of the Event.
+        self._is_stopping = False
+        self._stop_reader, self._stop_writer = os.pipe()
+        os.set_blocking(self._stop_writer, False)
         self._ended = threading.Event()
         self._timeout: float | None = None
         self.is_worn_out = False
@@ -60,7 +73,9 @@ class Worker:
         """From a signal handler or another thread: end within the timeout, or within that of the options."""
         if timeout is not None:
             self._timeout = timeout
-        self._stop.set()
+        self._is_stopping = True
+        with contextlib.suppress(OSError):
+            os.write(self._stop_writer, b"!")
 
     def run(self, is_orphan: Callable[[], bool] = lambda: False) -> bool:
         """Work until told to stop, or until nothing is left to do if so asked. True: nothing was cut short."""
@@ -69,6 +84,8 @@ class Worker:
             self._wait(is_orphan)
         finally:
             is_clean = self._shut_down()
+            for descriptor in (self._stop_reader, self._stop_writer):
+                os.close(descriptor)
             self._ended.set()
         return is_clean
 
@@ -86,15 +103,21 @@ class Worker:
         executor = Executor(self._store)
         self._timekeeper = Timekeeper()
         self._watch_lines()
-        self._acker = Acker(self._store, self._is_busy, enough=max(1, options.batch // 2))
+        self._acker = Acker(
+            self._store,
+            self._is_busy,
+            enough=max(1, options.batch // 2),
+            slots_were_freed=lambda kinds: self._fetcher.look_at(kinds),
+        )
+        self._janitor = Janitor(options.database)
         self._heartbeat = Heartbeat(
             self._store,
             kinds,
             options.threads,
             self._board,
-            held=self._held,
+            held=self._to_renew,
             counts=self._counts,
-            is_ready=lambda: self._fetcher.is_connected and not self._stop.is_set(),
+            is_ready=lambda: self._fetcher.is_connected and not self._is_stopping,
             was_lost=self._was_lost,
             tick=self._give_back_surplus,
         )
@@ -117,20 +140,23 @@ class Worker:
             unsettled=lambda: self._acker.pending,
             most_unsettled=2 * options.batch,
         )
-        self._parts = (self._acker, self._heartbeat, self._fetcher)
-        for part in self._parts:
+        self._parts: list[Part] = [self._acker, self._heartbeat, self._fetcher]
+        for part in (self._acker, self._heartbeat, self._fetcher, self._janitor):
             part.start()
+        if self._loop:
+            self._parts.append(self._loop)
         signals.worker_started.send_robust(sender=Worker, identity=self.identity)
 
     def _watch_lines(self) -> None:
-        lines.cut_silent_ones()
         self._timekeeper.watch(time.monotonic() + 1.0, self._watch_lines)
+        lines.cut_silent_ones()
 
     # Working
 
     def _wait(self, is_orphan: Callable[[], bool]) -> None:
         ends_by_itself = self.options.until_empty or self._budget.is_limited
-        while not self._stop.wait(BUSY_TICK if ends_by_itself else IDLE_TICK):
+        while not self._is_stopping:
+            select.select([self._stop_reader], [], [], BUSY_TICK if ends_by_itself else IDLE_TICK)
             if is_orphan():
                 logger.warning("The supervisor is gone; stopping")
                 return
@@ -153,7 +179,7 @@ class Worker:
             return False
         asked_at = time.monotonic()
         self._fetcher.sweep()
-        while not self._stop.is_set() and self._is_through():
+        while not self._is_stopping and self._is_through():
             if self._fetcher.found_nothing_at >= asked_at:
                 return self._is_through()
             time.sleep(0.002)
@@ -164,6 +190,10 @@ class Worker:
 
     def _is_busy(self) -> bool:
         return any(len(pool.load) for pool in self._pools)
+
+    def _to_renew(self) -> list[Delivery]:
+        """What waits or runs, and what was handled but is not settled yet. Not what is being settled by its handler."""
+        return [delivery for delivery in self._held() if not delivery.outcome] + self._acker.unsettled
 
     def _held(self) -> list[Delivery]:
         return [delivery for pool in self._pools for delivery in pool.load.held]
@@ -186,7 +216,7 @@ class Worker:
     def _is_held(self, delivery: Delivery) -> bool:
         try:
             with lines.watched(self._store.connection):
-                return delivery.id in self._store.extend([delivery])
+                return bool(self._store.extend([delivery]).ours)
         except Exception as error:
             logger.warning("It is not known whether %s is still leased: %s", delivery.key, error, extra=delivery.told)
             return False
@@ -197,9 +227,11 @@ class Worker:
             self._settle(delivery)
 
     def _give_back_surplus(self) -> None:
-        for delivery in self._threads.buffer.take_back(keep=self.options.threads, idle_for=TOO_LONG_IN_THE_BUFFER):
+        for delivery in self._threads.buffer.take_back(idle_for=TOO_LONG_IN_THE_BUFFER):
             give_back(delivery)
             self._settle(delivery)
+        if self._loop:
+            self._loop.give_back_waiting(idle_for=TOO_LONG_IN_THE_BUFFER)
 
     # Stopping
 
@@ -209,10 +241,11 @@ class Worker:
         self._heartbeat.state = "stopping"
         self._fetcher.stop()
         self._fetcher.join(time.monotonic() + max(TIME_TO_SETTLE, lines.LONGEST_CALL + 1))
-        not_started = self._threads.buffer.take_back() + (self._loop.take_back() if self._loop else [])
-        for delivery in not_started:
+        for delivery in self._threads.buffer.take_back():
             give_back(delivery)
             self._settle(delivery)
+        if self._loop:
+            self._loop.give_back_waiting()
         self._threads.close()
         while self._is_busy() and time.monotonic() < began + self._shutdown_timeout:
             time.sleep(BUSY_TICK / 4)
@@ -224,6 +257,7 @@ class Worker:
         is_clean = self._acker.stop(time.monotonic() + TIME_TO_SETTLE) and is_clean
         self._heartbeat.stop(time.monotonic() + TIME_TO_SETTLE)
         self._timekeeper.stop()
+        self._janitor.stop()
         if self._loop:
             self._loop.close()
         signals.worker_stopped.send_robust(sender=Worker, identity=self.identity)

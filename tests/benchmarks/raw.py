@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -70,3 +72,17 @@ def lease_and_ack(connection: psycopg.Connection[Any], kind: str, batch: int) ->
     if rows:
         connection.execute(ACK, ([row[0] for row in rows], lock_uuid))
     return len(rows)
+
+
+def main(parameters: str, kind: str, batch: str) -> None:
+    """A process that drains once for each line on its input, and says so when it is ready and when it is done."""
+    with psycopg.connect(**json.loads(parameters), autocommit=True) as connection:
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            while lease_and_ack(connection, kind, int(batch)):
+                pass
+            print("drained", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -6,17 +6,19 @@ import atexit
 import logging
 import signal
 import threading
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
 from delayed_queue.conf import settings
 from delayed_queue.errors import InvalidInput
+from delayed_queue.models import StoredResult
 from delayed_queue.workers.board import Board
 from delayed_queue.workers.budget import Budget
 from delayed_queue.workers.health import HealthServer
@@ -33,12 +35,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         def number(least: float, kind: type) -> Callable[[str], Any]:
             def parse(text: str) -> Any:
-                value = kind(text)
-                if not least <= value < float("inf"):
-                    raise ValueError
+                try:
+                    value = kind(text)
+                except ValueError:
+                    value = None
+                if value is None or not least <= value < float("inf"):
+                    raise ArgumentTypeError(f"it must be a number of at least {least:g}, not {text!r}")
                 return value
 
-            parse.__name__ = f"number of at least {least:g}"
             return parse
 
         add = parser.add_argument
@@ -67,6 +71,9 @@ class Command(BaseCommand):
         if options["with_cron"]:
             raise CommandError("--with-cron needs schedules, which this version does not have yet.")
         self._set_up_logging(options["verbosity"])
+        for name in ("processes", "max_messages"):
+            if options[name] is not None and options[name] < 1:
+                raise CommandError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}.")
         if options["autoreload"]:
             if options["processes"] > 1:
                 raise CommandError("--autoreload runs one process: leave --processes out.")
@@ -79,6 +86,10 @@ class Command(BaseCommand):
                 self._run_here(**options)
         except InvalidInput as error:
             raise CommandError(str(error)) from error
+        except (OSError, OverflowError) as error:
+            if options["health_port"] is None:
+                raise
+            raise CommandError(f"--health-port {options['health_port']} cannot be listened on: {error}") from error
 
     def _run_supervised(self, **options: Any) -> None:
         chosen = self._options(options)
@@ -126,6 +137,7 @@ class Command(BaseCommand):
             namespaces=_names(options["namespaces"]),
             exclude=_names(options["exclude"]),
         )
+        _check_tables(database)
         if not chosen.served_kinds():
             raise CommandError(
                 "There are no tasks to serve. Decorate functions in a tasks.py of an installed app with @delayed_task, "
@@ -153,6 +165,25 @@ class Command(BaseCommand):
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
+
+
+def _check_tables(database: str) -> None:
+    """A worker waits for a database that is away, but nobody would make the tables meanwhile."""
+    connection = connections[database]
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT to_regclass(%s)", [StoredResult._meta.db_table])
+            (table,) = cursor.fetchone() or (None,)
+    except DatabaseError:
+        return
+    finally:
+        if not connection.in_atomic_block:
+            connection.close()
+    if table is None:
+        raise CommandError(
+            f"The database {database!r} does not have the tables of this version. Run manage.py migrate delayed_queue"
+            + (f" --database {database}." if database != DEFAULT_DB_ALIAS else ".")
+        )
 
 
 def _names(given: list[str] | str) -> tuple[str, ...]:
