@@ -1,5 +1,6 @@
 """A delayed queue for Django, on the PostgreSQL that the project already has."""
 
+from delayed_queue.cron import CronDailySchedule, Crontab, Every
 from delayed_queue.errors import DelayedQueueError, InvalidInput, QueueUnavailable, UndecodablePayload
 from delayed_queue.messages import (
     BatchEnvelope,
@@ -31,12 +32,15 @@ __all__ = [
     "Backoff",
     "BatchEnvelope",
     "BytesSerializer",
+    "CronDailySchedule",
+    "Crontab",
     "DeadLetter",
     "DelayedQueue",
     "DelayedQueueError",
     "DeliveryType",
     "DropOutcome",
     "Envelope",
+    "Every",
     "InvalidInput",
     "JsonSerializer",
     "OfferOutcome",

@@ -13,7 +13,7 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 MOST_ATTEMPTS = 32767  # a smallint
 
 
-def _check_name(name: str, what: str, longest: int) -> str:
+def check_name(name: str, what: str, longest: int) -> str:
     if not isinstance(name, str):
         raise InvalidInput(f"The {what} must be text, not {type(name).__name__}.")
     if len(name) > longest:
@@ -30,12 +30,12 @@ def _check_name(name: str, what: str, longest: int) -> str:
     return name
 
 
-check_key = partial(_check_name, what="key", longest=LONGEST_KEY)
-check_kind = partial(_check_name, what="kind", longest=LONGEST_KIND)
+check_key = partial(check_name, what="key", longest=LONGEST_KEY)
+check_kind = partial(check_name, what="kind", longest=LONGEST_KIND)
 
 
 def check_queue_name(name: str) -> str:
-    _check_name(name, "queue name", LONGEST_KEY)
+    check_name(name, "queue name", LONGEST_KEY)
     if "|" in name:
         raise InvalidInput(
             f"The queue name {name!r} contains '|', which separates it from the type of its payload in the kind. "
