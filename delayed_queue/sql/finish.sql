@@ -48,8 +48,9 @@ BEGIN
         INSERT INTO delayed_queue_delivery (
             kind, key, attempt, outcome, due_at, started_at, duration_us, finished_at, worker_id
         )
-        SELECT "pKind", "pKey", attempts, 'done', p_due_ats[place], p_started_ats[place], p_durations[place],
-            greatest(v_now, p_started_ats[place]), p_worker
+        SELECT "pKind", "pKey", attempts, 'done', p_due_ats[place],
+            least(p_started_ats[place], v_now),  -- the worker's reckoning of our clock may be ahead by a moment
+            p_durations[place], v_now, p_worker
         FROM gone WHERE p_recorded[place];
     ELSE
         DELETE FROM delayed_queue q WHERE q.ctid = ANY (v_tids);

@@ -78,8 +78,7 @@ BEGIN
         INSERT INTO delayed_queue_delivery (
             kind, key, attempt, outcome, due_at, started_at, duration_us, finished_at, worker_id, error
         )
-        SELECT kind, key, attempts, became, due_at, started_at, duration, greatest(v_real_now, started_at), p_worker,
-            summary
+        SELECT kind, key, attempts, became, due_at, least(started_at, v_real_now), duration, v_real_now, p_worker, summary
         FROM held WHERE recorded
     ),
     told AS (

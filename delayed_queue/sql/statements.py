@@ -250,7 +250,8 @@ RECORD_LOST = f"""
     INSERT INTO delayed_queue_delivery (
         kind, key, attempt, outcome, due_at, started_at, duration_us, finished_at, worker_id
     )
-    SELECT lost.kind, lost.key, lost.attempt, 'lost', lost.due_at, lost.started_at, lost.duration, {NOW}, %(worker)s
+    SELECT lost.kind, lost.key, lost.attempt, 'lost', lost.due_at, least(lost.started_at, {NOW}), lost.duration, {NOW},
+        %(worker)s
     FROM jsonb_to_recordset(%(lost)s::jsonb) AS lost (
         kind text, key text, attempt integer, due_at bigint, started_at bigint, duration bigint
     )

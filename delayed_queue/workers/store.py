@@ -126,7 +126,6 @@ class Store:
                 ),
                 run=sessions.run_for_many,
             )
-            received = time.monotonic()
             deliveries, buried, held_back = [], Counter[str](), {}
             for served in kinds:
                 served.is_paused = served.is_held_back = False
@@ -154,7 +153,7 @@ class Store:
                 else:
                     served = kinds[place - 1]
                     now_us, next_due_at, gone, *heads[place - 1] = progress
-                    self.database_clock.set(now_us, received)  # a little behind: nothing starts before it was due
+                    self.database_clock.set(now_us, started)
                     if gone:
                         buried[served.kind] += gone
                     served.look_at = started if gone else self._look_at(started, now_us, next_due_at, period)
